@@ -10,9 +10,10 @@ from postmortem import api
 from postmortem._lazy import need_torch
 from postmortem.checkpoints.find import find_checkpoints
 from postmortem.cli.shared import CONTEXT, PATH, warn_of_broken_plugins
-from postmortem.core.errors import NotFoundError
 from postmortem.core.printable import printable
 from postmortem.runs.target import resolve
+
+_WITHOUT = " (no checkpoint was found: it begins with the initial state; --checkpoint FILE names one)"
 
 
 @click.command(context_settings=CONTEXT)
@@ -30,6 +31,7 @@ def recipe(run: Path, output: Path | None, checkpoint: Path | None) -> int:
 
     It has what the checkpoint holds, of transformers' Trainer, of Lightning or of a plain loop, and imports the
     training script where that only defines things. What neither says stands in functions that are to be filled in.
+    Without a checkpoint the draft begins with the initial state, from which a replay goes up to 1000 steps.
     """
     warn_of_broken_plugins("readers", "dialects", "checkpoint formats")
     need_torch("recipe")
@@ -39,11 +41,10 @@ def recipe(run: Path, output: Path | None, checkpoint: Path | None) -> int:
     good = told.last_good_checkpoint if told is not None else None
     known = [c.path for c in find_checkpoints(meant.folder)]
     chosen = checkpoint or meant.checkpoint or good or (known[-1] if known else None)
-    if chosen is None:
-        raise NotFoundError(f"{run}: no checkpoint found, and a replay starts from one; --checkpoint FILE names it")
     from postmortem.replay import scaffold
 
     where = output or meant.folder / "recipe.py"
-    missing = scaffold.write(scaffold.draft(read, meant.folder, Path(chosen)), where)
-    click.echo(printable(f"wrote {where}: {missing}"))
+    start = Path(chosen) if chosen is not None else None
+    missing = scaffold.write(scaffold.draft(read, meant.folder, start), where)
+    click.echo(printable(f"wrote {where}: {missing}{_WITHOUT if start is None else ''}"))
     return 0

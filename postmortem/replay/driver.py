@@ -27,7 +27,7 @@ from postmortem.replay.recipe.ranks import RanksNeeded, ranks_written
 from postmortem.replay.recipe.user_errors import as_one_line
 from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
-from postmortem.replay.roll.start import choose_checkpoint, known_checkpoints
+from postmortem.replay.roll.start import choose_checkpoint, from_the_start, known_checkpoints
 from postmortem.replay.step.process_state import preserved
 from postmortem.replay.verdict import ReplayVerdict, with_bad_start
 
@@ -67,11 +67,11 @@ def replay(
     Raises ReplayError with the reason in one line (RanksNeeded: several ranks). The process is restored.
     """
     started = time.monotonic()
-    found = Recipe(recipe) if recipe else Recipe.beside(target)
-    if found is None:
-        raise ReplayError(_without_recipe(target, run, report))
     view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
+    found = Recipe(recipe) if recipe else Recipe.beside(target)
+    if found is None:
+        raise ReplayError(_without_recipe(target, run, report, aim))
     config = config if config is not None else run.config if run is not None else {}
     path = choose_checkpoint(target, run, report, aim, checkpoint)
     if (ranks := ranks_written(found)) > 1:
@@ -126,8 +126,8 @@ _UNSEEDED = (
 )
 
 
-def _without_recipe(target: Path, run: Run | None, report: RunReport | None) -> str:
-    """What can be typed for a run that no recipe repeats."""
+def _without_recipe(target: Path, run: Run | None, report: RunReport | None, aim: Aim) -> str:
+    """What can be typed for a run that no recipe repeats: its own command, or a draft of a recipe."""
     told = report.diagnosis if report is not None else None
     good = told.last_good_checkpoint if told is not None else None
     known = known_checkpoints(run, report) if run is not None else []
@@ -148,10 +148,14 @@ def _without_recipe(target: Path, run: Run | None, report: RunReport | None) -> 
         note = f" ({again.note})" if again.note else ""
         ways = f"`{again.command}` {does}{source}{note}"
         missing += "" if startable else ", and no checkpoint to replay from"
+    draft = f"`postmortem recipe {path}"
     if startable:
-        ways += f"; or write a recipe, of which `postmortem recipe {path}` makes a draft, or give --recipe "
-        ways += "FILE.py[:function] (recipe= in Python)"
-    return f"{missing}: {ways}"
+        recipe = f"a recipe, of which {draft}` makes a draft"
+    elif from_the_start(aim):
+        recipe = f"a recipe of the initial state, of which {draft}` makes a draft"
+    else:
+        recipe = f"a recipe for a checkpoint of it, of which {draft} --checkpoint FILE` makes a draft"
+    return f"{missing}: {ways}; or write {recipe}, or give --recipe FILE.py[:function] (recipe= in Python)"
 
 
 def _device(name: str | None) -> torch.device:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import find_checkpoints, names_a_checkpoint
 from postmortem.core.errors import NotFoundError
+from postmortem.core.progress import progressed
 from postmortem.readers import Reader
 from postmortem.runs.claimed import ClaimedFile, Part, RunFiles
 from postmortem.runs.file_names import (
@@ -29,7 +30,7 @@ from postmortem.runs.requeued import requeued
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from postmortem.core.model import Problem
 
@@ -40,6 +41,8 @@ _NAMELESS = {"", "nohup", "output", "console"}
 """What a shell or a notebook calls the output of anything."""
 _ATTEMPT = re.compile(r"(?P<stem>.*[A-Za-z])[-_.]?(?:attempt|try|part|restart|resume)?[-_.]?(?P<number>\d{1,2})")
 _FOLDERS_OF_RUNS = ("wandb", "lightning_logs", "vis_data")
+_REPORTED = 64
+"""Files that were looked at between two reports of progress."""
 _FOLDERS_OF_LOGS = ("logs", "log", "slurm")
 
 
@@ -63,10 +66,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
             reader = claim(root, problems, explicit=True)
             found = [RunFiles(root.name, root, [Part(root, reader, stream=str(root))])] if reader else []
         else:
-            claimed = ((path, claim(path, problems)) for path in files_below(root, problems))
-            found = Grouping(
-                root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader], problems
-            ).runs()
+            found = Grouping(root, list(_claimed_below(root, problems)), problems).runs()
         for run in found:
             run.parts = [p for p in run.parts if p.path.resolve() not in seen]
             seen.update(p.path.resolve() for p in run.parts)
@@ -74,6 +74,15 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
                 runs.append(run)
     names = Counter(run.name for run in runs)
     return [replace(run, name=str(run.path)) if names[run.name] > 1 else run for run in runs], problems
+
+
+def _claimed_below(root: Path, problems: list[Problem]) -> Iterator[ClaimedFile]:
+    for count, path in enumerate(files_below(root, problems), 1):
+        if count % _REPORTED == 0:
+            progressed(str(path.parent), count)
+        reader = claim(path, problems)
+        if reader is not None:
+            yield ClaimedFile(path, reader, path.parent)
 
 
 class Grouping:

@@ -50,7 +50,9 @@ class TestEveryReader:
         text = b"step 1 loss 2\n"
         rows, history = b'{"step": 1, "loss": 2}\n', b'{"loss": [2, 1]}'
         monitor = b"timestamp, utilization.gpu [%]\n"
-        heads = (b"step,loss\n1,2\n", rows, history, text, gzip.compress(text), b"run_id: 0a1b\n", monitor)
+        table = b"step,loss\n1,2\n"
+        packed = (gzip.compress(text), gzip.compress(table))
+        heads = (table, rows, history, text, *packed, b"run_id: 0a1b\n", monitor)
         assert any(reader.claims(path, head) for head in heads)  # type: ignore[attr-defined]
 
     def test_its_page(self, reader: type) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def test_plain_loop(postmortem, tmp_path):
 
 
 def test_what_is_there_is_kept(postmortem, tmp_path):
-    """A recipe is never overwritten; -o writes elsewhere; a run without a checkpoint is one clear line."""
+    """A recipe is never overwritten; -o writes elsewhere."""
     run = tmp_path / "run"
     shutil.copytree(SAMPLES / "nan-empty-mask", run)
     (run / "recipe.py").write_text("mine")
@@ -106,7 +107,25 @@ def test_what_is_there_is_kept(postmortem, tmp_path):
     called = postmortem("recipe", run, "-o", tmp_path / "draft.py")
     assert "fill in build_model(), compute_loss(), batch_of()" in called.out
     assert "torch.optim.AdamW(model.parameters(), lr=0.003" in (tmp_path / "draft.py").read_text()
-    assert "no checkpoint found" in postmortem("recipe", SAMPLES / "killed", "-o", tmp_path / "b.py").err
+
+
+def test_without_a_checkpoint(postmortem, tmp_path):
+    """The draft makes the initial state; filled in with the seed of the training, the replay follows the log."""
+    run = tmp_path / "run"
+    gone = shutil.ignore_patterns("recipe.py", "__pycache__", "*.pt", "ckpt*")
+    shutil.copytree(SAMPLES / "nan-log-of-zero", run, ignore=gone)
+    told = postmortem("replay", run)
+    assert "or write a recipe of the initial state, of which `postmortem recipe" in told.err
+    called = postmortem("recipe", run)
+    assert "fill in set_seed(), batch_of() (no checkpoint was found" in called.out
+    draft = run / "recipe.py"
+    text = draft.read_text()
+    fill = {"set_seed": "torch.manual_seed(train.CONFIG['seed'])", "batch_of": "return train.Clips().batch(step)"}
+    for name, body in fill.items():
+        text = re.sub(rf'raise NotImplementedError\("fill in {name}.*', body, text)
+    draft.write_text(text)
+    result = pm.replay(run, fix=False)
+    assert (result.culprit.op, result.fidelity.ok, result.checkpoint) == ("log", True, "")
 
 
 def test_trainer(postmortem, python, tmp_path):

@@ -65,7 +65,7 @@ def choose_checkpoint(
         return _given(given, aim, good, steps)
     if run is None and len(known) == 1 and Path(known[0].path) == target:
         return target
-    if not known and run is not None and aim.step is not None and aim.step <= _FROM_THE_START:
+    if not known and run is not None and from_the_start(aim):
         return None
     if not known:
         raise ReplayError(f"no checkpoint in {target}: give --checkpoint PATH")
@@ -80,6 +80,11 @@ def choose_checkpoint(
     if not candidates or (begins_before and aim.start is not None and aim.start < _FROM_THE_START):
         return None
     return Path(_newest_finite(candidates, aim).path)
+
+
+def from_the_start(aim: Aim) -> bool:
+    """Whether a replay may go to the step from the recipe's initial state."""
+    return aim.step is not None and aim.step <= _FROM_THE_START
 
 
 def known_checkpoints(run: Run | None, report: RunReport | None) -> list[Checkpoint]:

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from postmortem.core.run import Run
 
 
-def draft(run: Run | None, folder: Path, checkpoint: Path) -> str:
+def draft(run: Run | None, folder: Path, checkpoint: Path | None) -> str:
     """The text of a recipe for the run in `folder`, by the content of `checkpoint` and the training script.
+
+    Without a checkpoint the recipe makes the initial state of the training.
 
     What is not known stands in functions that raise NotImplementedError with what is to be filled in. Raises
     ReplayError if the checkpoint cannot be read.
     """
     try:
-        layout = Layout(checkpoint, read_saved(checkpoint).content)
+        layout = Layout(checkpoint, read_saved(checkpoint).content if checkpoint is not None else {})
     except UnreadableCheckpoint as error:
         raise ReplayError(f"{checkpoint}: {error}") from error
     script = Script.of_run(run, folder)
@@ -34,7 +36,7 @@ def draft(run: Run | None, folder: Path, checkpoint: Path) -> str:
         roles = run.roles if run is not None else {}
         tags = [tag for tag, role in roles.items() if role == "loss" and tag in ("loss", "train/loss")]
         return trainer.draft(layout, config, tags[0] if tags else None)
-    if layout.is_lightning:
+    if layout.is_lightning or (checkpoint is None and script.classes(("LightningModule",))):
         return lightning.draft(layout, script)
     return plain.draft(layout, script)
 

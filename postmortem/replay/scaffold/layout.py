@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and which optimizer and scheduler wrote their state to it."""
+"""What a checkpoint holds, if there is one, and which optimizer and scheduler wrote their state to it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SCHEDULERS = (
 class Layout:
     """The parts of the content of one checkpoint, by form and usual names."""
 
-    def __init__(self, path: Path, content: Any) -> None:
+    def __init__(self, path: Path | None, content: Any) -> None:
         self.path = path
         self.content: dict[Any, Any] = content if isinstance(content, dict) else {"model": content}
 
     @property
     def is_trainer(self) -> bool:
         """A `checkpoint-N` folder of transformers' Trainer."""
-        return self.path.is_dir() and (self.path / "trainer_state.json").is_file()
+        return self.path is not None and self.path.is_dir() and (self.path / "trainer_state.json").is_file()
 
     @property
     def is_lightning(self) -> bool:
@@ -41,8 +41,11 @@ class Layout:
         return {"state_dict", "pytorch-lightning_version"} <= self.content.keys()
 
     def described(self) -> str:
-        """A line per part: its key and what it is."""
-        return "\n".join(f"    {key}: {_form(value)}" for key, value in self.content.items())
+        """The name of the checkpoint, and a line per part: its key and what it is."""
+        if self.path is None:
+            return "No checkpoint was found: the replay begins with the initial state, as this recipe makes it."
+        parts = "\n".join(f"    {key}: {_form(value)}" for key, value in self.content.items())
+        return f"{self.path.name} holds\n{parts}\n\npostmortem loads that by itself after `recipe` returned."
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The largest dict of tensors by name."""
@@ -88,6 +91,8 @@ class Layout:
     def scheduler(self) -> str | None:
         """The expression that makes the scheduler of `optimizer`; "None" without one, None if it is not known."""
         states = list(self._states("last_epoch"))
+        if self.path is None:
+            return None
         if not states:
             return "None"
         for name, settings in _SCHEDULERS:

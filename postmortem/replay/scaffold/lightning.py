@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.replay.scaffold.text import MOVE, head, to_fill_in
+from postmortem.replay.scaffold.text import MOVE, SET_SEED, head, seed_line, seeding, to_fill_in
 
 if TYPE_CHECKING:
     from postmortem.replay.scaffold.layout import Layout
@@ -31,7 +31,7 @@ def endless(loader, first):
 
 
 def recipe(ctx):
-    module = {module}
+    {seed}module = {module}
     module.to(ctx.device)
     optimizer, scheduler = optimizer_and_schedulers(module.configure_optimizers())
     done = ctx.state["global_step"] if ctx.state else 0
@@ -80,17 +80,22 @@ def draft(layout: Layout, script: Script) -> str:
         loader = "of_data_module()"
     missing = [] if module else ["build_module"]
     missing += [] if loader else ["train_dataloader"]
+    seed = seeding(layout, script)
+    missing += ["set_seed"] if seed is None else []
     texts = {
         "build_module": (
             "ctx",
             "return the LightningModule, newly initialized; ctx.state['hyper_parameters'] if it saves them",
         ),
         "train_dataloader": ("", "return the DataLoader of the training, without shuffling if it can be"),
+        "set_seed": SET_SEED,
     }
     of_data = _OF_DATA.format(made=f"{script.name}.{data[0]}()") if loader == "of_data_module()" else ""
-    imports = [f"import {script.name}"] if module or of_data else []
+    imports = ["import torch"] if seed else []
+    imports += [f"import {script.name}"] if module or of_data else []
     index = "" if module and len(methods.get("training_step", [])) == 1 else ", 0"
     body = _BODY.replace("{module}", made if module else "build_module(ctx)").replace("{index}", index)
+    body = body.replace("{seed}", seed_line(seed))
     return (
         head("Lightning", layout, imports, missing)
         + "".join(to_fill_in(name, *texts[name]) for name in missing)

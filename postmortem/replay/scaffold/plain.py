@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.replay.scaffold.text import MOVE, head, to_fill_in
+from postmortem.replay.scaffold.text import MOVE, SET_SEED, head, seed_line, seeding, to_fill_in
 
 if TYPE_CHECKING:
     from postmortem.replay.scaffold.layout import Layout
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _BODY = """
 
 def recipe(ctx):
-    made = {model}
+    {seed}made = {model}
     made = made if isinstance(made, tuple) else (made,)
     model = next(m for m in made if isinstance(m, torch.nn.Module)).to(ctx.device)
     optimizer = next((o for o in made if isinstance(o, torch.optim.Optimizer)), None) or {optimizer}
@@ -33,10 +33,12 @@ def draft(layout: Layout, script: Script) -> str:
     """The text of the recipe."""
     model, loss, batch = script.builder(), script.loss(), script.batch()
     optimizer, scheduler = layout.optimizer(), layout.scheduler()
+    seed, more = seeding(layout, script), script.builds_more()
     gaps = {
+        "set_seed": (*SET_SEED, seed),
         "build_model": ("", f"return the model, newly initialized{_from(script)}", model),
-        "build_optimizer": ("model", "return the optimizer, as the script makes it", optimizer or model),
-        "build_scheduler": ("optimizer", "return the scheduler, or None", scheduler or model),
+        "build_optimizer": ("model", "return the optimizer, as the script makes it", optimizer or more or None),
+        "build_scheduler": ("optimizer", "return the scheduler, or None", scheduler or more or None),
         "compute_loss": ("model, batch", f"return the loss of one batch{_from(script)}", loss),
         "batch_of": ("step", "return the batch of that step, numbered as in the log", batch),
     }
@@ -47,9 +49,10 @@ def draft(layout: Layout, script: Script) -> str:
         + "".join(to_fill_in(name, gaps[name][0], gaps[name][1]) for name in missing)
         + MOVE
         + _BODY.format(
+            seed=seed_line(seed),
             model=model or "build_model()",
-            optimizer=optimizer or ("build_optimizer(model)" if model is None else "None"),
-            scheduler=scheduler or ("build_scheduler(optimizer)" if model is None else "None"),
+            optimizer=optimizer or ("None" if more else "build_optimizer(model)"),
+            scheduler=scheduler or ("None" if more else "build_scheduler(optimizer)"),
             loss=loss or "compute_loss",
             batch=batch or "batch_of",
             clip=script.clip(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 _BUILDS = ("build", "build_model", "make_model", "get_model", "create_model", "init_model")
+_SEEDS = re.compile(r"torch\.manual_seed|(?:\w+\.)*(?:seed_everything|set_seed|manual_seed_all)|manual_seed")
 _MODULE = ("Module", "LightningModule", "PreTrainedModel")
 
 
@@ -72,6 +74,12 @@ class Script:
             found = models[0] if len(models) == 1 and not self.arguments(models[0]) else None
         return f"{self.name}.{found}()" if found else None
 
+    def builds_more(self) -> bool:
+        """Whether the function that makes the model returns a tuple, which may hold its optimizer and scheduler."""
+        functions = [s for s in self._tree.body if isinstance(s, ast.FunctionDef) and s.name in _BUILDS]
+        made = [n.value for s in functions for n in ast.walk(s) if isinstance(n, ast.Return)]
+        return self.builder() is not None and any(isinstance(value, ast.Tuple) for value in made)
+
     def loss(self) -> str | None:
         """The function of model and batch that returns the loss."""
         found = [n for n, needs in self._functions().items() if "loss" in n and len(needs) == 2]
@@ -89,6 +97,13 @@ class Script:
         norms = [n for c in clips for n in (*c.args[1:2], *(k.value for k in c.keywords if k.arg == "max_norm"))]
         values = [n.value for n in norms if isinstance(n, ast.Constant)]
         return float(values[0]) if len(values) == 1 and isinstance(values[0], (int, float)) else None
+
+    def seed(self) -> int | None:
+        """The one seed of torch that the script writes as a number."""
+        calls = [n for n in ast.walk(self._tree) if isinstance(n, ast.Call) and len(n.args) == 1]
+        seeds = [c.args[0] for c in calls if _SEEDS.fullmatch(ast.unparse(c.func))]
+        values = {n.value for n in seeds if isinstance(n, ast.Constant) and isinstance(n.value, int)}
+        return values.pop() if len(values) == 1 and all(isinstance(n, ast.Constant) for n in seeds) else None
 
     def classes(self, bases: tuple[str, ...]) -> list[str]:
         """Names of the classes with one of these base classes."""

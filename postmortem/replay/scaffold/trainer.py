@@ -108,6 +108,7 @@ def draft(layout: Layout, config: dict[str, Any], tag: str | None) -> str:
 
 
 def _json(layout: Layout, name: str) -> dict[str, Any]:
+    assert layout.path is not None  # as `Layout.is_trainer` says
     try:
         content = json.loads((layout.path / name).read_text("utf-8"))
     except (OSError, ValueError):
