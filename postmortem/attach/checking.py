@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from postmortem.attach import launch
@@ -10,12 +13,17 @@ from postmortem.attach.answers import Answers
 from postmortem.attach.driver import last_words, shut_in
 from postmortem.core.blame import CheckResult
 from postmortem.core.errors import ReplayError
+from postmortem.silent.faults import FAULTS
 from postmortem.silent.judge import judge, nonfinite_loss
 from postmortem.silent.look import read
+from postmortem.silent.trials import outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
 
 _STARTING = 120.0
 """Seconds until the first step, which importing and reading of data may take."""
@@ -24,15 +32,62 @@ _OTHERS = 5.0
 
 
 def check(
-    command: Sequence[str], *, steps: int, seconds: float, sandbox: str = "auto", offline: bool = True
+    command: Sequence[str],
+    *,
+    steps: int,
+    seconds: float,
+    sandbox: str = "auto",
+    offline: bool = True,
+    tries: bool = True,
 ) -> CheckResult:
     """Runs `command`, without effect on files, for so many optimizer steps or seconds, and judges what it did.
+
+    tries: for faults that a change of torch's behaviour would cure, the command runs again with that change, each time
+    as long as before and all together for at most `seconds`.
 
     Raises ReplayError where it cannot be started, or where no training was seen.
     """
     started = time.monotonic()
+    run = partial(_run, command, steps=steps, sandbox=sandbox, offline=offline)
+    with run(seconds=seconds) as (session, code):
+        result = looked(session, command, time.monotonic() - started)
+        if not result.steps:
+            raise ReplayError(Answers(session).unseen(code, last_words(session)))
+        looks = read(session / "silent")
+    if not (tries and result.faults):
+        return result
+    faults = _tried(result.faults, looks, run, seconds)
+    return replace(result, faults=faults, seconds=time.monotonic() - started)
+
+
+def _tried(
+    faults: Sequence[Blame], looks: Sequence[Look], run: Callable[..., Any], seconds: float
+) -> tuple[Blame, ...]:
+    """The faults, each with what was tried against it."""
+    until = time.monotonic() + seconds
+    tried: dict[str, dict[str, Any]] = {}
+    trials = {kind.name: kind.trial for kind in FAULTS if kind.trial is not None}
+    for name in dict.fromkeys(fault.name for fault in faults if fault.name in trials):
+        trial, left = trials[name], until - time.monotonic()
+        if left < 1:
+            tried[name] = {"what": trial.what, "cured": None, "why": "the time for trials was over"}
+            continue
+        try:
+            with run(seconds=left, trial=name) as (session, _):
+                tried[name] = outcome(trial, looks, read(session / "silent"), used=(session / "used").exists())
+        except ReplayError as error:
+            tried[name] = {"what": trial.what, "cured": None, "why": str(error)}
+    return tuple(replace(f, tried=(tried[f.name],)) if f.name in tried else f for f in faults)
+
+
+@contextmanager
+def _run(
+    command: Sequence[str], *, steps: int, seconds: float, sandbox: str, offline: bool, **more: Any
+) -> Iterator[tuple[Path, int | None]]:
+    """Runs the command until enough was seen -> (the session, which is removed in the end; the exit code, None where
+    the command was stopped)."""
     session = launch.new_session()
-    plan: dict[str, Any] = {"mode": "check", "look": {"steps": steps, "seconds": seconds}}
+    plan: dict[str, Any] = {"mode": "check", "look": {"steps": steps, "seconds": seconds}, **more}
     with shut_in(command, session, plan, session, offline=offline, sandbox=sandbox) as launched:
         waiting = _Waiting(session / "silent", seconds)
         launched.wait(until=waiting.enough)
@@ -40,12 +95,8 @@ def check(
         (session / "done").touch()
         if launched.failed:
             raise ReplayError(launched.failed)
-        answers = Answers(session)
-        result = looked(session, command, time.monotonic() - started)
-        if not result.steps:
-            raise ReplayError(answers.unseen(code, last_words(session)))
+        yield session, code
     launched.remove()
-    return result
 
 
 def looked(session: Path, command: Sequence[str], seconds: float) -> CheckResult:

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     help="How files are protected from COMMAND; none: it writes them for real.",
 )
 @click.option("--network", is_flag=True, help="Let COMMAND use the network.")
+@click.option(
+    "--try/--no-try",
+    "tries",
+    default=True,
+    show_default=True,
+    help="Run COMMAND again with a change that would cure a fault, where there is one, and compare the losses.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="List every check: ok, and not checked with its reason.")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def check(
@@ -35,6 +42,7 @@ def check(
     seconds: float,
     sandbox: Literal["auto", "overlay", "landlock", "none"],
     network: bool,
+    tries: bool,
     verbose: bool,
     format_: str,
 ) -> int:
@@ -43,12 +51,13 @@ def check(
     COMMAND is the training command as you type it: `postmortem check -- python train.py --lr 3e-4`. It runs as it is,
     without effect on your files, and is ended when enough was seen. Faults that raise nothing and print no NaN are
     named with their line: gradients that do not arrive, are not cleared, or come too late. `postmortem rules` lists
-    them. A loss that is not finite is reported as well; `postmortem run` names what made it. Exit code 1: there are
-    faults, or such a loss; 2: no training was seen.
+    them. For some of them COMMAND runs again with a change, such as gradients that are cleared after each step, and the
+    losses of both runs are compared; this takes at most as long as the look. A loss that is not finite is reported as
+    well; `postmortem run` names what made it. Exit code 1: there are faults, or such a loss; 2: no training was seen.
     """
     from postmortem.attach.checking import check as look  # not at the top: --help loads no pandas
 
-    result = look(command, steps=steps, seconds=seconds, sandbox=sandbox, offline=not network)
+    result = look(command, steps=steps, seconds=seconds, sandbox=sandbox, offline=not network, tries=tries)
     if format_ == "json":
         echo_json(result.as_json())
     else:

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postmortem.reporters.shared.words import count
 
@@ -79,9 +79,19 @@ def _fault(fault: Blame, width: int) -> Iterator[str]:
     for text in (fault.evidence, f"to confirm: {fault.confirm}" if fault.confirm else ""):
         yield from textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ")
     for attempt in fault.tried:
-        outcome = "cured" if attempt.get("cured") else "not cured"
-        yield f"  tried: {attempt.get('what', '')}: {outcome}"
+        yield from textwrap.wrap(_attempt(attempt), width, initial_indent="  ", subsequent_indent="  ")
     yield f"  `postmortem explain {fault.name}` says more"
+
+
+def _attempt(attempt: dict[str, Any]) -> str:
+    """What was tried, the losses with and without it, and what that shows."""
+    what, why = attempt["what"], attempt.get("why")
+    if "loss" not in attempt:
+        return f"not tried: {what}: {why}"
+    (first, last), (before, without) = attempt["loss"], attempt["loss_without"]
+    shows = why or ("the loss ends clearly lower" if attempt["cured"] else "no clear gain")
+    losses = f"over {count(attempt['steps'], 'step')} the loss went from {first:.3g} to {last:.3g}"
+    return f"tried: {what}: {losses}, without this from {before:.3g} to {without:.3g}: {shows}"
 
 
 def _relative(file: str) -> str:

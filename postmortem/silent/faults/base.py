@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from postmortem.silent.facts import Place, Stack
     from postmortem.silent.look import Look
+    from postmortem.silent.trials import Trial
 
 
 class NotChecked(Exception):
@@ -28,6 +29,9 @@ class BaseFault:
     """What the checklist says of it where nothing is wrong: a few words that are true then."""
     because_of: tuple[str, ...] = ()
     """Faults that explain this one: where one of them is blamed, this one is not."""
+
+    trial: Trial | None = None
+    """A change that would cure it, where torch can be made to make it and the program stays as it is."""
 
     def blames(self, look: Look) -> Iterator[Blame]:
         """What is at fault in one process. Raises NotChecked if the look lacks what is needed."""

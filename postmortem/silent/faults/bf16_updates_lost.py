@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._updates import SCALE_FREE, updates
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial, on_master_copies
 from postmortem.silent.weight_facts import Written
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Bf16UpdatesLost(BaseFault):
     family = "precision"
     because_of = ("learning-rate-zero",)
     checks = "updates are not rounded away"
+    trial = Trial("optimizer steps on an fp32 master copy of the parameters", on_master_copies)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for optimizer in look.stepped:

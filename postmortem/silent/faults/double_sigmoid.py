@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.faults import BaseFault, fault
 from postmortem.silent.faults._losses import lines, mostly
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial, losses_get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from postmortem.silent.look import Look
 
 _OF_LOGITS = "binary_cross_entropy_with_logits"
+
+
+def _logits(given: Any, target: Any) -> tuple[Any, Any] | None:
+    inside = given.detach()
+    if not given.numel() or float(inside.min()) < 0 or float(inside.max()) > 1:
+        return None
+    return given.logit(eps=1e-7), target
 
 
 @fault
@@ -35,6 +43,7 @@ class DoubleSigmoid(BaseFault):
     name = "double-sigmoid"
     family = "loss-output"
     checks = "binary cross entropy gets logits or probabilities, as it expects"
+    trial = Trial(f"logits given to {_OF_LOGITS}", losses_get(_logits, _OF_LOGITS))
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for losses in lines(look, _OF_LOGITS, "binary_cross_entropy"):

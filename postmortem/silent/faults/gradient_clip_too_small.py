@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._updates import losses, ratio, rising, updates
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial, without_clipping
 from postmortem.silent.weight_facts import Clipped
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class GradientClipTooSmall(BaseFault):
     family = "optimizer-config"
     because_of = ("clip-before-unscale",)
     checks = "clipping leaves gradients that still change the weights"
+    trial = Trial("no clipping", without_clipping)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         clips = [c for c in look.of(Clipped) if c.scale == 1]

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.faults import BaseFault, fault
 from postmortem.silent.faults._losses import line_of, lines, mostly
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial, losses_get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     from postmortem.core.blame import Blame
     from postmortem.silent.facts import LossComputed
     from postmortem.silent.look import Look
+
+_FUNCTIONS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+
+
+def _paired(prediction: Any, target: Any) -> tuple[Any, Any] | None:
+    if prediction.shape == target.shape or prediction.numel() != target.numel():
+        return None
+    return prediction, target.reshape(prediction.shape)
 
 
 @fault
@@ -36,10 +45,10 @@ class LossBroadcast(BaseFault):
     name = "loss-broadcast"
     family = "loss-output"
     checks = "prediction and target have the same shape"
+    trial = Trial("the target in the shape of the prediction", losses_get(_paired, *_FUNCTIONS))
 
     def blames(self, look: Look) -> Iterator[Blame]:
-        kinds = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "difference")
-        for losses in lines(look, *kinds, values=False):
+        for losses in lines(look, *_FUNCTIONS, "difference", values=False):
             shown = [x for x in losses if prod(x.prediction) > 1]
             if len(shown) < len(losses) / 2 or not mostly(shown, _grows):
                 continue

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.facts import Backward
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial, at_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from postmortem.silent.look import Look
 
 _STEPS = 5
+
+
+def _clear(optimizer: Any) -> bool:
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = None
+    return True
 
 
 @fault
@@ -33,6 +41,7 @@ class MissingZeroGrad(BaseFault):
     name = "missing-zero-grad"
     family = "step-order"
     checks = "gradients are cleared between steps"
+    trial = Trial("gradients cleared after each step", at_steps(_clear, after=True))
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.faults import BaseFault, fault
 from postmortem.silent.faults._losses import ending, lines, mostly
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial, losses_get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,6 +14,15 @@ if TYPE_CHECKING:
     from postmortem.core.blame import Blame
     from postmortem.silent.facts import LossComputed
     from postmortem.silent.look import Look
+
+
+def _logits(given: Any, target: Any) -> tuple[Any, Any] | None:
+    inside = given.detach()
+    sums = inside.sum(1 if given.dim() > 1 else 0)
+    if not given.numel() or float(inside.min()) < 0 or float((sums - 1).abs().max()) > 1e-2:
+        return None
+    # the logarithm of a softmax is its input but for a constant, which cross entropy does not see
+    return given.clamp_min(1e-30).log(), target
 
 
 @fault
@@ -34,6 +44,7 @@ class SoftmaxBeforeCrossEntropy(BaseFault):
     name = "softmax-before-cross-entropy"
     family = "loss-output"
     checks = "cross entropy gets logits"
+    trial = Trial("logits given to cross_entropy", losses_get(_logits, "cross_entropy"))
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for losses in lines(look, "cross_entropy", "nll_loss"):

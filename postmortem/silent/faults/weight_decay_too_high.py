@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from math import hypot
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._updates import SCALE_FREE, losses
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial, at_steps
 from postmortem.silent.weight_facts import Updated
 
 if TYPE_CHECKING:
@@ -18,6 +19,13 @@ _STEPS = 20
 _DECOUPLED = {"AdamW"}
 _LIMITS = ((0.1, 0.5), (0.3, 0.8))
 """(share of the weights' norm that is left, share of the first loss that is left)."""
+
+
+def _no_decay(optimizer: Any) -> bool:
+    decayed = [group for group in optimizer.param_groups if group.get("weight_decay")]
+    for group in decayed:
+        group["weight_decay"] = 0.0
+    return bool(decayed)
 
 
 @fault
@@ -39,6 +47,7 @@ class WeightDecayTooHigh(BaseFault):
     name = "weight-decay-too-high"
     family = "optimizer-config"
     checks = "weight decay does not shrink the weights to nothing"
+    trial = Trial("weight_decay=0", at_steps(_no_decay))
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if look.steps < _STEPS:

@@ -1,0 +1,177 @@
+"""What is tried against a silent fault: the program runs once more with a change, and the losses of both runs are
+compared.
+
+A fault declares its `Trial` in its own file. `start` is called in the process of the program once torch is imported and
+changes what torch does; the program itself stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from postmortem.silent.facts import Backward
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postmortem.silent.facts import Place
+    from postmortem.silent.look import Look
+
+_FEW = 10
+_SHARE = 0.2
+_CLEARLY = 0.05
+_MOSTLY = 0.8
+"""Of the pairs of a last loss with the change and one without it, so many have to be lower with it."""
+
+
+Start = Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """what: the change, in a few words. start(used): makes it, and calls `used` whenever it has had an effect; without
+    one the trial proves nothing."""
+
+    what: str
+    start: Start
+
+
+def losses_get(change: Callable[[Any, Any], tuple[Any, Any] | None], *names: str) -> Start:
+    """These functions of torch.nn.functional are called with the input and target that `change(input, target)`
+    returns, unless that is None."""
+
+    def start(used: Callable[[], None]) -> None:
+        from torch.nn import functional  # in the process of the program; the judging side needs no torch
+
+        for name in names:
+            setattr(functional, name, _instead(getattr(functional, name), change, used))
+
+    return start
+
+
+def _instead(original: Any, change: Callable[[Any, Any], tuple[Any, Any] | None], used: Callable[[], None]) -> Any:
+    @functools.wraps(original)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(("input", "target"), args, strict=False)) | kwargs
+        other = change(given["input"], given["target"]) if {"input", "target"} <= given.keys() else None
+        if other is None:
+            return original(*args, **kwargs)
+        used()
+        return original(*other, *args[2:], **{k: v for k, v in kwargs.items() if k not in ("input", "target")})
+
+    return changed
+
+
+def at_steps(change: Callable[[Any], bool], *, after: bool = False) -> Start:
+    """`change(optimizer)` is called before (or after) each step of an optimizer; true: it had an effect."""
+
+    def start(used: Callable[[], None]) -> None:
+        from torch.optim import optimizer as optimizers
+
+        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if change(optimizer):
+                used()
+
+        register = (
+            optimizers.register_optimizer_step_post_hook if after else optimizers.register_optimizer_step_pre_hook
+        )
+        register(hook)
+
+    return start
+
+
+def without_clipping(used: Callable[[], None]) -> None:
+    """A `Start`: gradients keep their norms and values."""
+    from torch.nn import utils
+
+    norm_of = utils.clip_grad_norm_
+
+    def by_norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+        used()
+        return norm_of(parameters, math.inf, *args, **kwargs)
+
+    def by_value(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> None:
+        used()
+
+    utils.clip_grad_norm_ = utils.clip_grad.clip_grad_norm_ = by_norm
+    utils.clip_grad_value_ = utils.clip_grad.clip_grad_value_ = by_value
+
+
+def on_master_copies(used: Callable[[], None]) -> None:
+    """A `Start`: an optimizer updates fp32 copies of parameters in half precision, which are rounded after the step."""
+    import torch
+
+    masters: dict[torch.Tensor, torch.Tensor] = {}
+
+    def widen(optimizer: Any) -> bool:
+        low = [p for group in optimizer.param_groups for p in group["params"]]
+        low = [p for p in low if p.grad is not None and p.dtype in (torch.bfloat16, torch.float16)]
+        for p in low:
+            gradient, p.grad = p.grad.float(), None  # a gradient has the type of its parameter
+            kept[p] = p.dtype
+            p.data = masters.get(p, p.detach().float())
+            p.grad = gradient
+        return bool(low)
+
+    def narrow(optimizer: Any) -> bool:
+        for p, dtype in kept.items():
+            gradient, p.grad = p.grad, None
+            masters[p] = p.data
+            p.data = p.data.to(dtype)
+            p.grad = None if gradient is None else gradient.to(dtype)
+        kept.clear()
+        return False
+
+    kept: dict[torch.Tensor, torch.dtype] = {}
+    at_steps(widen)(used)
+    at_steps(narrow, after=True)(used)
+
+
+def outcome(trial: Trial, without: Sequence[Look], with_it: Sequence[Look], *, used: bool) -> dict[str, Any]:
+    """An entry of `Blame.tried`. cured: whether the loss ended clearly lower, None where that cannot be told (`why`).
+
+    steps: up to which the two runs are compared; loss and loss_without: (first, last), of the last ones their mean.
+    """
+    entry: dict[str, Any] = {"what": trial.what, "cured": None}
+    if not used:
+        return entry | {"why": "the change had no effect on this program"}
+    before, after = _losses(without), _losses(with_it)
+    steps = sorted(set(before) & set(after))
+    if len(steps) < _FEW:
+        return entry | {"why": f"fewer than {_FEW} steps can be compared"}
+    last = steps[-max(_FEW // 2, int(_SHARE * len(steps))) :]
+    ends, others = ([losses[s] for s in last] for losses in (after, before))
+    entry |= {
+        "steps": steps[-1] + 1,
+        "loss": (after[steps[0]], mean(ends)),
+        "loss_without": (before[steps[0]], mean(others)),
+    }
+    if not all(map(math.isfinite, (*ends, *others))):
+        return entry | {"cured": False, "why": "a loss is not finite"}
+    gained = mean(others) - mean(ends) > _CLEARLY * abs(mean(others))
+    # a loss that jumps up and down has a high mean and many low values
+    lower = mean(a < b for a in ends for b in others) > _MOSTLY or max(ends) < mean(others)
+    return entry | {"cured": gained and lower}
+
+
+def _losses(looks: Sequence[Look]) -> dict[int, float]:
+    """Step -> the loss of the line that calls backward most often, in the process with the most steps."""
+    look = max(looks, key=lambda each: each.steps, default=None)
+    if look is None:
+        return {}
+    passes = [b for b in look.of(Backward) if b.loss is not None]
+    lines: Counter[Place | None] = Counter(b.at for b in passes)
+    if not lines:
+        return {}
+    line = lines.most_common(1)[0][0]
+    found: dict[int, float] = {}
+    for b in passes:
+        if b.at == line and b.loss is not None:
+            found.setdefault(b.step, b.loss)
+    return found
