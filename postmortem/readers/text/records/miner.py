@@ -37,6 +37,7 @@ from postmortem.readers.text.records.tokens import (
     TOKEN,
     TOKEN_CJK,
     after_label,
+    apart,
     number,
 )
 
@@ -87,7 +88,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
     """
     if demand and _INERT.match(text):
         return None
-    return RowMiner(text[:LONGEST_ROW], start).mine(demand=demand)
+    return RowMiner(apart(text[:LONGEST_ROW]), start).mine(demand=demand)
 
 
 class RowMiner:
