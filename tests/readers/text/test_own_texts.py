@@ -1,4 +1,4 @@
-"""A page of a scan and the text of a replay, printed into the log that they are about, are not read as the training's."""
+"""A page of a scan and the text of a replay, printed into the log of the training, are not read as its output."""
 
 from __future__ import annotations
 
