@@ -138,7 +138,7 @@ def scan(
         roots = _roots(cast("PathLike | Iterable[PathLike]", paths))
         found, problems = discover(roots)
         if not found and not problems:
-            kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow folders"
+            kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow stores"
             raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
         runs = each(found, roots, config.roles, progress)
     reference = _reference(baseline, config) if baseline is not None else None

@@ -26,7 +26,7 @@ from postmortem.runs.file_names import (
 )
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
-from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
+from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, runs_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +52,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
     problems: list[Problem] = []
     seen: set[Path] = set()
     for root in paths:
+        root, only = _file_and_run(root)
         try:
             mode = root.stat().st_mode
         except OSError as error:
@@ -61,12 +62,22 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
             raise NotFoundError(f"{root}: is {kind_of(mode)}, not a file or folder; write it to a file first")
         if stat.S_ISREG(mode):
             reader = claim(root, problems, explicit=True)
-            found = [RunFiles(root.name, root, [Part(root, reader, stream=str(root))])] if reader else []
+            found = [
+                RunFiles(path.name, path, [Part(path, reader, stream=str(path))])
+                for path in (runs_in(root, reader, problems) if reader else ())
+                if only in (None, path)
+            ]
+            if reader and not found:
+                raise NotFoundError(f"{only}: no such run in {root}")
         else:
             claimed = ((path, claim(path, problems)) for path in files_below(root, problems))
-            found = Grouping(
-                root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader], problems
-            ).runs()
+            files = [
+                ClaimedFile(run, reader, run.parent)
+                for path, reader in claimed
+                if reader
+                for run in runs_in(path, reader, problems)
+            ]
+            found = Grouping(root, files, problems).runs()
         for run in found:
             run.parts = [p for p in run.parts if p.path.resolve() not in seen]
             seen.update(p.path.resolve() for p in run.parts)
@@ -74,6 +85,11 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
                 runs.append(run)
     names = Counter(run.name for run in runs)
     return [replace(run, name=str(run.path)) if names[run.name] > 1 else run for run in runs], problems
+
+
+def _file_and_run(path: Path) -> tuple[Path, Path | None]:
+    """The path itself; of one below a file, ``mlflow.db/RUN_ID``, that file, and the path as that of a run in it."""
+    return (path.parent, path) if path.parent.is_file() else (path, None)
 
 
 class Grouping:
