@@ -285,9 +285,9 @@ class RowMiner:
             tag = f"{group[1]}/{tag}"  # "loss[loss=1, …], tot_loss[loss=2, …]"
         if unit == "ms" and role_of(tag) == "data_time" and not _MILLISECONDS.search(tag):
             tag += " ms"  # "fetch 0.2 ms": a time without a unit in its name is taken as seconds
-        factor = SUFFIX.get(unit) if unit else None
-        if factor is not None and role_of(tag) == "memory":
-            factor = None
+        elif "/" in unit and tag.lower().endswith("speed"):
+            tag += f" ({unit})"  # "Speed: 2011.2 samples/sec"
+        factor = SUFFIX.get(unit) if unit and role_of(tag) != "memory" else None
         value = Value(tag, number(raw), *span) if factor is None else Value(tag, number(raw) * factor)
         counts = not record.values and raw.isdigit() and _COUNTED.fullmatch(named.name) is not None
         if named.strong or counts or (named.words <= 4 and role_of(tag) is not None):

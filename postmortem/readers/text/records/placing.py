@@ -30,7 +30,8 @@ def counted_by(named: Named) -> tuple[str, Trust] | None:
     """What the fraction of this name counts; None if the name is not one of a position."""
     if not named.strong and (kind := _ABBREVIATED.get(named.name.lower())):
         return kind, Trust.LOCAL
-    return position(named.name)
+    own, slash, _ = named.name.partition("/")
+    return position(own if slash else named.name)  # "global_step/max_steps: 1/100"
 
 
 def parts(match: re.Match[str]) -> tuple[float, float | None]:
