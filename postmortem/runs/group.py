@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import find_checkpoints, names_a_checkpoint
 from postmortem.core.errors import NotFoundError
+from postmortem.core.progress import progressed
 from postmortem.readers import Reader
 from postmortem.runs.claimed import ClaimedFile, Part, RunFiles
 from postmortem.runs.file_names import (
@@ -29,7 +30,7 @@ from postmortem.runs.requeued import requeued
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, runs_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from postmortem.core.model import Problem
 
@@ -40,6 +41,8 @@ _NAMELESS = {"", "nohup", "output", "console"}
 """What a shell or a notebook calls the output of anything."""
 _ATTEMPT = re.compile(r"(?P<stem>.*[A-Za-z])[-_.]?(?:attempt|try|part|restart|resume)?[-_.]?(?P<number>\d{1,2})")
 _FOLDERS_OF_RUNS = ("wandb", "lightning_logs", "vis_data")
+_REPORTED = 64
+"""Files that were looked at between two reports of progress."""
 _FOLDERS_OF_LOGS = ("logs", "log", "slurm")
 
 
@@ -70,14 +73,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
             if reader and not found:
                 raise NotFoundError(f"{only}: no such run in {root}")
         else:
-            claimed = ((path, claim(path, problems)) for path in files_below(root, problems))
-            files = [
-                ClaimedFile(run, reader, run.parent)
-                for path, reader in claimed
-                if reader
-                for run in runs_in(path, reader, problems)
-            ]
-            found = Grouping(root, files, problems).runs()
+            found = Grouping(root, list(_claimed_below(root, problems)), problems).runs()
         for run in found:
             run.parts = [p for p in run.parts if p.path.resolve() not in seen]
             seen.update(p.path.resolve() for p in run.parts)
@@ -90,6 +86,16 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
 def _file_and_run(path: Path) -> tuple[Path, Path | None]:
     """The path itself; of one below a file, ``mlflow.db/RUN_ID``, that file, and the path as that of a run in it."""
     return (path.parent, path) if path.parent.is_file() else (path, None)
+
+
+def _claimed_below(root: Path, problems: list[Problem]) -> Iterator[ClaimedFile]:
+    for count, path in enumerate(files_below(root, problems), 1):
+        if count % _REPORTED == 0:
+            progressed(str(path.parent), count)
+        reader = claim(path, problems)
+        if reader is not None:
+            for run in runs_in(path, reader, problems):
+                yield ClaimedFile(run, reader, run.parent)
 
 
 class Grouping:
