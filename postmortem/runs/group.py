@@ -65,13 +65,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
             raise NotFoundError(f"{root}: is {kind_of(mode)}, not a file or folder; write it to a file first")
         if stat.S_ISREG(mode):
             reader = claim(root, problems, explicit=True)
-            found = [
-                RunFiles(path.name, path, [Part(path, reader, stream=str(path))])
-                for path in (runs_in(root, reader, problems) if reader else ())
-                if only in (None, path)
-            ]
-            if reader and not found:
-                raise NotFoundError(f"{only}: no such run in {root}")
+            found = _runs_of_file(root, reader, only, problems) if reader else []
         else:
             found = Grouping(root, list(_claimed_below(root, problems)), problems).runs()
         for run in found:
@@ -86,6 +80,14 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
 def _file_and_run(path: Path) -> tuple[Path, Path | None]:
     """The path itself; of one below a file, ``mlflow.db/RUN_ID``, that file, and the path as that of a run in it."""
     return (path.parent, path) if path.parent.is_file() else (path, None)
+
+
+def _runs_of_file(file: Path, reader: type[Reader], only: Path | None, problems: list[Problem]) -> list[RunFiles]:
+    """The run of a file, or those in it; `only` is the path of the one in it that was asked for."""
+    paths = [path for path in runs_in(file, reader, problems) if only in (None, path)]
+    if not paths:
+        raise NotFoundError(f"{only}: no such run in {file}")
+    return [RunFiles(path.name, path, [Part(path, reader, stream=str(path))]) for path in paths]
 
 
 def _claimed_below(root: Path, problems: list[Problem]) -> Iterator[ClaimedFile]:
