@@ -12,28 +12,26 @@ from postmortem._lazy import need_torch
 from postmortem._version import __version__
 from postmortem.checkpoints.captures import is_capture
 from postmortem.checkpoints.find import find_checkpoints
-from postmortem.checkpoints.of_run import Inspected, inspect_named, inspect_newest, inspect_run
 from postmortem.core import model
 from postmortem.core.config import Config
-from postmortem.core.errors import NotFoundError, PostmortemError, UsageError
+from postmortem.core.errors import NotFoundError, UsageError
 from postmortem.core.registry import collected_faults
 from postmortem.core.report import Report, RunReport, tell_apart
 from postmortem.core.run import Run
-from postmortem.judging import Examination, chosen_detectors, comparison
-from postmortem.judging.drawing import drawing
+from postmortem.judging import chosen_detectors, comparison
 from postmortem.judging.exit_code import exit_code as exit_code
-from postmortem.judging.without_files import without_commands
+from postmortem.judging.inspected import judge_inspected
 from postmortem.registries import OF_A_SCAN as OF_A_SCAN
 from postmortem.registries import broken_plugins as broken_plugins
 from postmortem.registries import registries as registries
 from postmortem.runs.config import config_for_replay
-from postmortem.runs.each import each, read
-from postmortem.runs.excerpts import excerpts
+from postmortem.runs.each import read
 from postmortem.runs.frames import is_frame, runs_of
 from postmortem.runs.group import discover
 from postmortem.runs.load import load_run
-from postmortem.runs.locate import located
-from postmortem.runs.target import chosen, resolve
+from postmortem.runs.target import chosen, resolve, shared_folders
+from postmortem.scanning import NOT_REPLAYED as NOT_REPLAYED
+from postmortem.scanning import Examiner, reports_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,18 +42,14 @@ if TYPE_CHECKING:
     from postmortem.core.comparison import Comparison
     from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.model import Problem
-    from postmortem.detectors import Detector
     from postmortem.replay.model import TrainStep
     from postmortem.replay.step.result import StepResult
+    from postmortem.runs.claimed import RunFiles
     from postmortem.runs.target import Target
 
     PathLike = str | os.PathLike[str]
     Given = Run | RunReport | pd.DataFrame | PathLike
     """One run: loaded, judged, as a table, or the path of its files."""
-
-
-NOT_REPLAYED = "replay: "
-"""How a note begins that says why `scan --replay` did not rerun a run."""
 
 
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
@@ -109,6 +103,7 @@ def scan(
     replay_failed: bool = False,
     draw: bool = False,
     locate: bool = False,
+    jobs: int | None = 1,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Reads every run below `paths`, or in a pandas DataFrame, and reports what happened to each.
@@ -120,8 +115,9 @@ def scan(
     where torch is installed; `baseline` is a run, its report or its path, which each run is compared with;
     `replay_failed` reruns the failing step of each failed run that has a recipe.py and a checkpoint, so that its
     report carries the culprit (runs the user's recipe); `draw` keeps the curves and log lines that the HTML page
-    shows; `locate` adds the file and line of each finding, where it has one, to its evidence; `progress` is called
-    with (done, total, name of the run about to be read). NotFoundError if a path does not exist or nothing below it
+    shows; `locate` adds the file and line of each finding, where it has one, to its evidence; `jobs` processes share
+    the runs, None takes as many as the runs are worth (a script needs ``if __name__ == "__main__":`` outside Linux);
+    `progress` is called with (done, total, name of a run). NotFoundError if a path does not exist or nothing below it
     can be read; UsageError if the configuration names something unknown.
 
     >>> report = scan("sample_runs/nan-log-of-zero")
@@ -130,35 +126,40 @@ def scan(
     """
     config = config or Config()
     detectors = chosen_detectors(config)
+    runs: list[Run] = []
+    found: list[RunFiles] = []
     roots: list[Path] = []
     problems: list[Problem] = []
     if is_frame(paths):
-        runs = iter(runs_of(cast("pd.DataFrame", paths), roles=config.roles))
+        runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles)
     else:
         roots = _roots(cast("PathLike | Iterable[PathLike]", paths))
-        found, problems = discover(roots)
-        if not found and not problems:
-            kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow folders"
-            raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
-        runs = each(found, roots, config.roles, progress)
-    reference = _reference(baseline, config) if baseline is not None else None
-    reports = []
-    for run in runs:
-        report = _judge(run, detectors, look_into_checkpoints)
-        if reference is not None and run.path.resolve() != reference.path.resolve():
-            report.notes = (*report.notes, f"baseline: {compare(reference, run).summary()}")
-        if replay_failed and report.verdict == "failed":
-            _add_culprit(report)
-        if locate:
-            report.findings = located(run, report.findings)
-        if draw:
-            report.drawing = replace(drawing(run, report), excerpts=excerpts(run.event_list))
-        if not keep:
-            report.run = None
-        reports.append(report)
+        found, problems = _discovered(roots)
+    examiner = Examiner(
+        detectors=detectors,
+        roles=config.roles,
+        roots=roots,
+        shared=shared_folders(found),
+        keep=keep,
+        look_into_checkpoints=look_into_checkpoints,
+        reference=_reference(baseline, config) if baseline is not None else None,
+        replay_failed=replay_failed,
+        draw=draw,
+        locate=locate,
+    )
+    reports = [examiner.report(run) for run in runs]
+    reports += reports_of(found, examiner, jobs, progress)
     tell_apart(reports)
     ordered = tuple(sorted(reports, key=_worst_first))
     return Report(runs=ordered, version=__version__, options=_options(roots, config), problems=tuple(problems))
+
+
+def _discovered(roots: Sequence[Path]) -> tuple[list[RunFiles], list[Problem]]:
+    found, problems = discover(roots)
+    if not found and not problems:
+        kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow stores"
+        raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
+    return found, problems
 
 
 def _options(roots: Sequence[Path], config: Config) -> dict[str, Any]:
@@ -191,40 +192,7 @@ def judge(run: Given, config: Config | None = None, *, look_into_checkpoints: bo
     only what the report depends on. `run` stays unchanged. UsageError if the configuration names something unknown.
     """
     config = config or Config()
-    return _judge(_run(run, "judge", config.roles), chosen_detectors(config), look_into_checkpoints)
-
-
-def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    """Opens the newest checkpoint; more of failed runs or on request, and those that would be reported as good."""
-    with collected_faults([*run.problems]) as faults:
-        report = _judged(run, detectors, look_into_checkpoints)
-    report.problems = (*report.problems, *faults[len(run.problems) :])
-    return report if any(source.files for source in run.sources) else without_commands(report)
-
-
-def _judged(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    examined = Examination(run, detectors)
-    inspected = Inspected(examined.checkpoints)
-    if run.checkpoints and (examined.failed or look_into_checkpoints):
-        inspected = _look_back(examined, inspected, every=look_into_checkpoints)
-    elif run.checkpoints and any(getattr(d, "reads_checkpoints", False) for d in detectors):
-        inspected = inspect_newest(inspected.checkpoints, running=run.ended == "running")
-        if any(c.finite is False for c in inspected.checkpoints):
-            inspected = _look_back(examined, inspected)  # to the first that is good
-    report = examined.report(inspected)
-    while (more := inspect_named(inspected, _named_as_good(report))) is not None:
-        if not examined.failed and any(c.finite is False for c in more.checkpoints):
-            more = _look_back(examined, more)  # it failed, as its weights show
-        inspected, report = more, examined.report(more)
-    return report
-
-
-def _look_back(examined: Examination, inspected: Inspected, *, every: bool = False) -> Inspected:
-    return inspect_run(inspected.checkpoints, examined.onset, examined.view.last_step, every=every)
-
-
-def _named_as_good(report: RunReport) -> str | None:
-    return report.diagnosis.last_good_checkpoint if report.diagnosis is not None else None
+    return judge_inspected(_run(run, "judge", config.roles), chosen_detectors(config), look_into_checkpoints)
 
 
 def _worst_first(report: RunReport) -> tuple[int, str]:
@@ -332,37 +300,6 @@ def rerun(
     run = _run_of(meant := resolve(path), path)
     report = judge(run) if run is not None else None
     return driver.rerun(meant.folder, command, run=run, report=report, **how)
-
-
-def _add_culprit(report: RunReport) -> None:
-    """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
-    need_torch("replay")
-    from postmortem.attach.ranks import by_recipe
-    from postmortem.replay.advice import with_check
-    from postmortem.replay.recipe.load import Recipe
-
-    if Recipe.beside(Path(report.path)) is None:
-        report.notes = (*report.notes, f"{NOT_REPLAYED}{_not_replayed(report)}")
-        return
-    faults: list[Problem] = [*report.problems]
-    try:
-        with collected_faults(faults):
-            result = by_recipe(Path(report.path), run=report.run, report=report)
-    except PostmortemError as error:
-        report.notes = (*report.notes, f"{NOT_REPLAYED}{error}")
-        return
-    report.culprit, report.problems = result.culprit, tuple(faults)
-    if result.next and report.diagnosis is not None:
-        report.diagnosis = replace(report.diagnosis, next=with_check(result, Path(report.path)))
-
-
-def _not_replayed(report: RunReport) -> str:
-    """Why a run without a recipe was not replayed, and what can be typed instead."""
-    actions = report.diagnosis.next if report.diagnosis is not None else ()
-    again = next((a for a in actions if "postmortem replay " in a or "postmortem run " in a), None)
-    if again is None:
-        return "no recipe.py in or beside the run, and no step of it is known to have failed"
-    return f"no recipe.py in or beside the run; instead: {again}"
 
 
 def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False, checksums: bool = False) -> list[Health]:

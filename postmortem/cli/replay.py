@@ -57,8 +57,8 @@ def replay(target: Path, command: tuple[str, ...], sandbox: str, network: bool, 
     """Rerun the step at which a run failed and name the cause.
 
     COMMAND is the training command as you type it, resuming from a checkpoint before the failing step:
-    `postmortem replay runs/exp7 -- python train.py --resume runs/exp7/ckpt_4750.pt`. It runs unmodified up to that step;
-    your files are not changed. Without COMMAND, a recipe defines how a step is run.
+    `postmortem replay runs/exp7 -- python train.py --resume runs/exp7/ckpt_4750.pt`. It runs unmodified up to that
+    step; your files are not changed. Without COMMAND, a recipe defines how a step is run.
 
     TARGET is a run folder, a log or a checkpoint. Exit code 1: a culprit was found, or COMMAND
     raised; 0: the replayed losses match the log and nothing failed; 3: no culprit was found, and the replayed losses

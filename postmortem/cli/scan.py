@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from postmortem.cli.shared import (
     warn_of_broken_plugins,
     write_whole,
 )
+from postmortem.cli.shown_progress import shown_progress
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
@@ -32,7 +32,7 @@ from postmortem.reporters.shared.words import count
 from postmortem.runs.cache import cached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from postmortem.core.report import Report
     from postmortem.reporters import Render
@@ -69,6 +69,13 @@ _no_cache = click.option(
     is_flag=True,
     help="Neither read nor write the cache.",
 )
+_jobs = click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of processes.  [default: depends on the size of the runs; at most one per core]",
+)
 
 
 @click.command(context_settings=CONTEXT)
@@ -94,6 +101,7 @@ _no_cache = click.option(
 @_checkpoints
 @_replay
 @_no_cache
+@_jobs
 @click.option(
     "--baseline", type=PATH, metavar="RUN", help="Report for each run the first step at which it differs from this one."
 )
@@ -114,9 +122,7 @@ def scan(
     report = _scanned(
         paths,
         config,
-        checkpoints=options["checkpoints"],
-        replay=options["replay"],
-        cache=not options["no_cache"],
+        **_how(options),
         baseline=baseline,
         draw=format_ == "html",
         locate=format_ in _WITH_PLACES,
@@ -146,6 +152,7 @@ def scan(
 @_checkpoints
 @_replay
 @_no_cache
+@_jobs
 @click.option("--overlay", is_flag=True, help="Also plot the curves of all runs in the same charts, to compare them.")
 @click.option(
     "--redact",
@@ -159,8 +166,7 @@ def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, *
     """
     refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=None, **options)
-    how = {"checkpoints": options["checkpoints"], "replay": options["replay"], "cache": not options["no_cache"]}
-    found = _scanned(paths, config, **how, draw=True)
+    found = _scanned(paths, config, **_how(options), draw=True)
     shown = redacted(found) if redact else found
     _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
     width = shutil.get_terminal_size((100, 24)).columns
@@ -195,21 +201,32 @@ def _config(
     )
 
 
+def _how(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `_scanned` gets of the options of a command."""
+    return {name: options[name] for name in ("checkpoints", "replay", "no_cache", "jobs")}
+
+
 def _scanned(
     paths: tuple[Path, ...],
     config: Config,
     *,
     checkpoints: bool,
     replay: bool,
-    cache: bool,
+    no_cache: bool,
+    jobs: int | None,
     baseline: Path | None = None,
     draw: bool = False,
     locate: bool = False,
 ) -> Report:
     if replay:
         warn_of_broken_plugins()
+    shown = shown_progress()
     try:
-        with own_stdout() if replay else nullcontext(), cached(_warn) if cache else nullcontext():
+        with (
+            own_stdout() if replay else nullcontext(),
+            nullcontext() if no_cache else cached(_warn),
+            shown or nullcontext(),
+        ):
             report = api.scan(
                 paths or _HERE,
                 config=config,
@@ -219,7 +236,8 @@ def _scanned(
                 replay_failed=replay,
                 draw=draw,
                 locate=locate,
-                progress=_progress(),
+                jobs=jobs,
+                progress=shown.runs if shown else None,
             )
     finally:
         if not replay:  # the dialects of text logs are imported only where there is one
@@ -241,22 +259,6 @@ def _tell_not_replayed(report: Report) -> None:
     if len(told) > _MOST_TOLD:
         more = count(len(told) - _MOST_TOLD, "more run")
         click.echo(f"postmortem: {more} not replayed: --verbose shows why", err=True)
-
-
-def _progress() -> Callable[[int, int, str], None] | None:
-    """A counter on stderr for scans that take longer than a second, if stderr is a terminal."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return None
-    started = time.monotonic()
-
-    def show(done: int, total: int, name: str) -> None:
-        if time.monotonic() - started > 1.0:
-            line = (
-                printable(f"[{done}/{total}] {name}")[: shutil.get_terminal_size().columns - 1] if done < total else ""
-            )
-            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
-
-    return show
 
 
 def _wants_color() -> bool:

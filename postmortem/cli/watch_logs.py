@@ -69,9 +69,9 @@ def watch_logs(
 ) -> int:
     """Follow the growing runs below PATHS (default: the current folder) and print what is new.
 
-    Printed are new runs, new findings, changed verdicts, and runs that end or stop writing. The state of each
-    run is printed first. Unchanged files are not read again. `--format json` prints one JSON object per line. Only `--command` and `--webhook` send anything, and only what is new after the first check. Ctrl-C
-    stops the command.
+    Printed are new runs, new findings, changed verdicts, and runs that end or stop writing. The state of each run is
+    printed first. Unchanged files are not read again. `--format json` prints one JSON object per line. Only `--command`
+    and `--webhook` send anything, and only what is new after the first check. Ctrl-C stops the command.
     """
     from postmortem.following.alerts import Command, Webhook
     from postmortem.following.follow import Follow

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from postmortem.core.display import Displayed
 from postmortem.core.model import SCHEMA_VERSION, json_value
+from postmortem.core.printable import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,8 @@ class Fix:
     """A fix that was tried on the failing step.
 
     cured: with it, loss, gradients and parameters are finite; of a loss that rises but stays finite, with it the loss
-    stays in the range of the steps before. loss: of the step with the fix, None: not known.
+    stays in the range of the steps before. loss: of the step with the fix, None: not known. before: the last
+    finite loss of the steps before, None where `loss` or that is not known.
     far_from: the usual loss of the steps before, where `loss` is more than ten times as large: the step is finite, and
     the training would not go on as before. None where it is not, or where that is not known.
     """
@@ -48,11 +50,22 @@ class Fix:
     how: str = ""
     loss: float | None = None
     far_from: float | None = None
+    before: float | None = None
 
     @property
     def good(self) -> bool:
         """Whether the step is finite with it and, as far as that is known, its loss is on its course."""
         return self.cured and self.far_from is None
+
+    @property
+    def loss_after(self) -> str:
+        """The loss with the fix in words, beside that of the steps before; empty where it is not known."""
+        if not self.cured or self.loss is None:
+            return ""
+        words = f"its loss is then {number(self.loss)}"
+        if self.far_from is not None:
+            return f"{words}, far from its course (about {number(self.far_from)} before)"
+        return words if self.before is None else f"{words}, after {number(self.before)} in the step before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
