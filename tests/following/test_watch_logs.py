@@ -235,7 +235,7 @@ def test_once(postmortem, tmp_path: Path) -> None:
     [
         (["nowhere"], "nowhere: no such file or folder"),
         ([".", "--once"], "no training log found"),
-        ([".", "--once", "--command", "true"], "takes no --command"),
+        ([".", "--once", "--command", "true"], "combined with --command"),
         ([".", "--command", "'"], "No closing quotation"),
         ([".", "--command", ""], "an empty command"),
         ([".", "--webhook", "file:///etc/passwd"], "not a URL that begins with http"),
