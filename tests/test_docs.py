@@ -1,6 +1,6 @@
 """The documents tell the truth: quoted output is real output, quoted Python runs, links lead somewhere.
 
-``python tests/test_docs.py`` writes the real output into the README's console blocks.
+``python tests/test_docs.py`` writes the real output into the console blocks of the README and of docs/scan.md.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```$", re.M | re.S)
 
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
+QUOTING = [README, ROOT / "docs" / "scan.md"]
+"""The pages whose console blocks show commands typed in the repository's root."""
 
 
 def real_output(args: str, cwd: Path = ROOT) -> str:
@@ -102,9 +104,11 @@ def commands() -> list[str]:
     return sorted(COMMANDS)
 
 
-@pytest.mark.parametrize("block", list(CONSOLE.finditer(README.read_text())), ids=lambda m: m["args"][:40])
+@pytest.mark.parametrize(
+    "block", [m for page in QUOTING for m in CONSOLE.finditer(page.read_text())], ids=lambda m: m["args"][:40]
+)
 def test_quoted_output_is_real(block):
-    """A console block of the README shows what the command prints."""
+    """A console block of these pages shows what the command prints."""
     pytest.importorskip("torch")  # a scan looks into the checkpoints where it can
     assert comparable(block["output"]) == comparable(real_output(block["args"]))
 
@@ -184,6 +188,8 @@ def test_two_commands_are_those_of_the_makefile():
 
 
 if __name__ == "__main__":
-    README.write_text(
-        CONSOLE.sub(lambda m: f"```console\n$ postmortem {m['args']}\n{real_output(m['args'])}```", README.read_text())
-    )
+    for page in QUOTING:
+        real = CONSOLE.sub(
+            lambda m: f"```console\n$ postmortem {m['args']}\n{real_output(m['args'])}```", page.read_text()
+        )
+        page.write_text(real)

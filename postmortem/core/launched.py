@@ -74,7 +74,7 @@ def resumed_command(launched: Launched | None, checkpoint: str) -> str | None:
     folder = launched.folder
     path = os.path.relpath(checkpoint, folder) if folder and not os.path.isabs(checkpoint) else checkpoint
     line = shlex.join(_resumed(launched.words, launched.resume, path))
-    return f"cd {shlex.quote(folder)} && {line}" if folder else line
+    return _in_folder(folder, line)
 
 
 def watched_command(launched: Launched) -> str:
@@ -84,7 +84,12 @@ def watched_command(launched: Launched) -> str:
 
 def _there(launched: Launched, line: str) -> str:
     """`line`, typed in the folder in which the command starts."""
-    return f"cd {shlex.quote(launched.folder)} && {line}" if launched.folder else line
+    return _in_folder(launched.folder, line)
+
+
+def _in_folder(folder: str | None, line: str) -> str:
+    """In a subshell: every command of a report is typed in the folder in which the report was made."""
+    return f"(cd {shlex.quote(folder)} && {line})" if folder else line
 
 
 def _resumed(words: tuple[str, ...], resume: tuple[str, ...] | None, checkpoint: str) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ _LOSS = rf"(?:(?:\b|(?<=[a-z\d]))loss(?:es|fn)?\d*\b|{languages.LOSS})"
 _GRAD = rf"(?:grad(?:ient)?s?|∇|{languages.GRADIENT})"
 _NORM = (
     rf"(?:{_GRAD}[ /]*(?:total |global )?(?:l2 |2 0 |2 )?(?:norms?|l2|magnitude|mag|rms|{languages.NORM})"
-    rf"|g ?norm|gn(?=$)"
+    rf"|g ?norm|gn(?=$)|grdn(?=$)"
     rf"|[|‖]+ ?(?:∇\w*|g|{_GRAD}) ?[|‖]+"
     rf"|(?:l2 )?(?:norms?|{languages.NORM}) ?(?:of )?(?:the )?{languages.OF_THE}{_GRAD}|norms?/{_GRAD})"
 )
@@ -104,8 +104,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
         (None, "gradient accumulation, no accuracy",
          r"\bacc(u|um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
         (None, "grows with the training whatever happens, or is set",
-         r"iterations?$|consumed|ema decay|accumulated|cumulative|since|(^|[ /])wall$|total (\w+ )?(time|duration)"
-         r"|train wall|scale ?window|(min|init|initial) scale|hysteresis"),
+         r"iterations?$|consumed|ema decay|accumulated|cumulative|since|(^|[ /])wall( ?clock)?( time)?$"
+         r"|total (\w+ )?(time|duration)|train wall|scale ?window|(min|init|initial) scale|hysteresis"),
         ("loss_scale", "the factor of mixed precision; logit_scale and reward_scale are something else",
          r"\b(loss|grad|gradient|amp|fp16)[ /]*scaler?\b|(^|/)((grad|loss|amp)? ?scaler?|scaler? (scale|value))$"),
         ("layer_grad_norm", "the norm of one layer's gradient, by the words before it or the folder around it",
@@ -130,14 +130,14 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"|dataload(er|ing)?|\bdata ?load(ing)?$"),
         ("throughput", "work per second",
          r"(tok(en)?s?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
-         r"|batches|flops?) ?(per|/) ?(s|sec|second|gpu|device)\b|throughput"
+         r"|batches|elements|flops?) ?(per|/) ?(s|sec|second|gpu|device)\b|throughput"
          r"|(^|[/ ])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[ /(])"
          rf"|{languages.THROUGHPUT}"),
         ("step_time", "seconds per work",
-         r"(step|iter(ation)?|batch|train|update|elapsed)[ /]*"
-         r"(time|wall|duration|ms|(?<!train )cost|sec(onds)?)(?![a-z])"
+         r"(step|iter(ation)?|batch|train|updt|update|elapsed)[ /]*"
+         r"(time|timing|wall|duration|ms|(?<!train )cost|sec(onds)?)(?![a-z])"
          r"|(?!timesteps?\b)time[ /]*(cost )?(per )?(step|iter(ation)?|batch)"
-         r"|(^|[/ ])(time|dt|iter time ms|time ms)($| ?\()|s/it$"
+         r"|(^|[/ ])(time|dt|iter time ms|time ms|updt s)($| ?\()|s/it$"
          rf"|{languages.TIME}"),
         ("memory", "of the device or of the process",
          r"\b(mem(ory)?|vram|rss|cuda ?mem\w*|gpu ?mem\w*|max ?mem\w*|memalloc\w*)\b|memory|mem(alloc|used)"
@@ -217,7 +217,7 @@ _PARTS = re.compile(
     r"|pde|bc|ic|data|phys\w*|policy|value|commit\w*|contrast\w*|distill?|kd|align\w*|smooth\w*|fea\w*|sim|nll|td|mtp"
 )
 """Last words of tags that may be parts of a loss beside a `total`."""
-_MINIMISED = re.compile(r"(\w+ )?objective( value)?|obj fn|unnamed number|(\w+ )?err")
+_MINIMISED = re.compile(r"(\w+ )?objective( value)?|obj fn|unnamed number( \d+)?|(\w+ )?err")
 """Last words of tags that are minimised if their values fall."""
 _RATES = re.compile(languages.BARE_RATES)
 """Names that mean the learning rate where no other is logged and the values may be ones."""

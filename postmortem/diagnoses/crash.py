@@ -51,7 +51,7 @@ class Crash:
                 else None
             )
             .advise(*(root.evidence.get("advice") or (_fixes(known) if known is not None else ())))
-            .advise(f"evidence to check: {known.evidence}" if known is not None and known.evidence else None)
+            .advise(f"to look for, not checked here: {known.evidence}" if known and known.evidence else None)
             .advise(f"postmortem explain {root.evidence.get('kind', root.code)}")
         )
         if ABOUT_NUMBERS.search(root.message):

@@ -30,8 +30,8 @@ class SilentDeath:
             .because(*(f.message for f in named(findings, "memory-growth")))
             .disproved_by("another file (the .err of the job, the log of another rank) ends later or shows a reason")
             .advise(
-                "check the job and its node: sacct -j JOB --format=State,ExitCode,MaxRSS,Elapsed; "
-                "dmesg -T | grep -i kill",
+                "see how a Slurm job ended: `sacct -j JOB --format=State,ExitCode,MaxRSS,Elapsed`",
+                "on its node, see whether the kernel killed it: `dmesg -T | grep -i 'killed process'`",
                 "resume from the newest checkpoint",
             )
             .diagnosis(

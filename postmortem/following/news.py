@@ -115,7 +115,7 @@ def _findings(before: Told, report: RunReport, *, live: bool) -> Iterator[News]:
         for part, consequences in _new_parts(fold, wanted):
             first = part.first
             more = f" (and {count(consequences, 'finding')} that follow from it)" if consequences else ""
-            message = f"{first.code} {first.name}: {describe(part) or place(part)}{more}"
+            message = f"{first.code} {first.name}: {describe(part, report) or place(part, report)}{more}"
             was = before.findings.get(_key(first), (None, 0))[0]
             fields = {**_plain(first), "count": len(part.members), "was": was}
             told = of_run(report, "finding", message, first.severity)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from postmortem.core.launched import PLACEHOLDER, resumed_command
+from postmortem.core.printable import number
 from postmortem.replay.fixes import FIXES, Advice, Scope, finite
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ _KEEPS = {
     Scope.TRAINING: "code and data stay as they are",
 }
 """Why an advice comes before those of a wider scope."""
+_BY_HAND = (
+    "let it load the state of model, optimizer, scheduler and random generators before its loop, "
+    "and begin with the step after the checkpoint"
+)
+"""What to do with a script that has no option that resumes."""
 
 
 def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, ...]:
@@ -53,10 +59,11 @@ def _resume(view: View | None, checkpoint: str) -> str:
         told = "; the training's own command is not known here" if run is not None else ""
         return f"resume from {checkpoint}{told}"
     if launched.resume is None and launched.guessed:
-        how = f"start {launched.words[-1]} with its options, and let it load this checkpoint"
-        return f"resume from {checkpoint}: {how} (no option of it that resumes was seen)"
+        shows = f"{launched.words[-1]} shows no option for that"
+        return f"resume from {checkpoint} ({shows}: {_BY_HAND}), or start the training again"
     notes = [f"add the options that {launched.words[-1]} was given"] if launched.guessed else []
-    notes += [f"{PLACEHOLDER} stands for the option by which it resumes"] if launched.resume is None else []
+    if launched.resume is None:
+        notes.append(f"{PLACEHOLDER} stands for the option by which it resumes; if there is none, {_BY_HAND}")
     note = f" ({'; '.join(notes)})" if notes else ""
     return f"resume from {checkpoint}{note}, by this command: `{command}`"
 
@@ -108,8 +115,18 @@ def _of_the_suggestion(culprit: Culprit) -> Iterator[Advice]:
         lines = culprit.suggestion.splitlines()
         new = [line[1:].strip() for line in lines if line.startswith("+") and not line.startswith("+++")]
         cure = next((f for f in culprit.fixes if f.name == "eps" and f.cured), None)
-        what = finite(cure) if cure is not None else "cures the step"
+        what = finite(cure) + _without_samples(culprit, cure) if cure is not None else "cures the step"
         yield Advice(Scope.LINE, f"{culprit.file}:{culprit.line}: `{' '.join(new)}` ({what})")
+
+
+def _without_samples(culprit: Culprit, cure: Fix) -> str:
+    """The loss without the samples at fault, to compare with that of `cure`: which of both to take is the user's."""
+    dropped = next((f for f in culprit.fixes if f.name == "drop_sample" and f.cured), None)
+    known = dropped is not None and dropped.loss is not None and cure.loss is not None and culprit.samples
+    if dropped is None or not known:
+        return ""
+    them = "without this sample" if len(culprit.samples or ()) == 1 else "without these samples"
+    return f", and {them} {number(dropped.loss)}"
 
 
 def _nothing_cured(culprit: Culprit, what: str = "makes the step finite") -> Iterator[str]:

@@ -42,7 +42,7 @@ def _annotations(report: Report) -> Iterator[str]:
             yield _command("warning", run.path, None, "not judged", message)
         for fold in folded(run):
             file, line = location(run, fold.first)
-            message = f"{clean(run.name)}: {describe(fold)}"
+            message = f"{clean(run.name)}: {describe(fold, run)}"
             if run.diagnosis and fold.first.id in run.diagnosis.findings:
                 message = "\n".join([message, *explained(run, 1000)])
             yield _command(_LEVEL[fold.first.severity], file, line, f"{fold.first.code} {fold.first.name}", message)

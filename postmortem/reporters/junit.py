@@ -68,9 +68,9 @@ def _story(run: RunReport) -> Iterator[str]:
     yield about(run)
     yield from explained(run)
     for fold in folded(run):
-        yield f"{clean(fold.first.code)} {clean(fold.first.name)}: {describe(fold)}"
+        yield f"{clean(fold.first.code)} {clean(fold.first.name)}: {describe(fold, run)}"
         for consequence in fold.consequences:
-            yield f"  {clean(consequence.first.code)} {clean(consequence.first.name)}: {describe(consequence)}"
+            yield f"  {clean(consequence.first.code)} {clean(consequence.first.name)}: {describe(consequence, run)}"
     for event in notable_events(run)[:8]:
         yield f"{event_where(event, run)}: {clean(event.message, 600)}"
     for action in run.diagnosis.next if run.diagnosis else ():

@@ -146,11 +146,10 @@ def _last_good(run: RunReport, diagnosis: Diagnosis) -> list[str]:
 
 def _findings(run: RunReport) -> list[str]:
     lines = []
-    summary = run.diagnosis.summary if run.diagnosis else ""
     for fold in folded(run):
         for indent, part in [("", fold), *(("  ", c) for c in fold.consequences)]:
             named = code(f"{part.first.code} {part.first.name}")
-            lines.append(f"{indent}- {named} {prose(describe(part, summary))}")
+            lines.append(f"{indent}- {named} {prose(describe(part, run, told=True))}")
     return ["", "**Findings**", "", *lines] if lines else []
 
 

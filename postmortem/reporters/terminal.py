@@ -88,7 +88,7 @@ def _run(page: Page, run: RunReport) -> None:
         _culprit(page, told)
     if bad or page.verbose:
         _values(page, run.around)
-    _findings(page, folds, diagnosis.summary if diagnosis else "")
+    _findings(page, folds, run)
     if diagnosis:
         bullets(page, "for", [clean(text, 800) for text in diagnosis.evidence_for])
         bullets(page, "against", [clean(text, 800) for text in diagnosis.evidence_against], most=2)
@@ -137,21 +137,21 @@ def _values(page: Page, around: Sequence[Around]) -> None:
         page.add("", start, (f"{became:>{right}}", style), "  ", *spark(a, room), wrap=False)
 
 
-def _findings(page: Page, folds: Sequence[Fold], summary: str) -> None:
+def _findings(page: Page, folds: Sequence[Fold], run: RunReport) -> None:
     shown = folds if page.verbose else folds[:6]
     for i, fold in enumerate(shown):
-        _fold(page, "findings" if i == 0 else "", fold, "● ", summary)
+        _fold(page, "findings" if i == 0 else "", fold, "● ", run)
         consequences = fold.consequences if page.verbose else fold.consequences[:6]
         for consequence in consequences:
-            _fold(page, "", consequence, "  └ ", summary)
+            _fold(page, "", consequence, "  └ ", run)
         more_of(page, len(fold.consequences) - len(consequences), "    ")
     more_of(page, len(folds) - len(shown))
 
 
-def _fold(page: Page, label: str, fold: Fold, mark: str, summary: str) -> None:
+def _fold(page: Page, label: str, fold: Fold, mark: str, run: RunReport) -> None:
     style = _SEVERITY_STYLE[fold.first.severity]
     named = (f"{clean(fold.first.code)} {clean(fold.first.name)}", style)
-    page.add(label, named, "  ", describe(fold, summary), mark=(mark, style), lines=0 if page.verbose else 3)
+    page.add(label, named, "  ", describe(fold, run, told=True), mark=(mark, style), lines=0 if page.verbose else 3)
     if page.verbose and len(fold.members) > 1:
         for member in fold.members:
             page.add("", clean(member.message), mark=" " * len(mark) + "· ")

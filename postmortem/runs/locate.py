@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 1 << 28  # bytes; the lines of a larger log are not searched for
 _LONGEST = 20_000  # bytes of a line that are looked at
+_ROUNDED = 0.0005  # what four printed digits leave open: a log prints fewer than a binary file holds
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?|\d[\d_]*\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?)(?![a-z])", re.IGNORECASE
 )
@@ -30,7 +32,8 @@ def located(run: Run, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The findings about a metric with the `file` of their source in the evidence, and the `line` (from 1) if found.
 
     The file is that of the finding's rank. The line is the first one that has the step and the value of the metric
-    there as numbers; one that prints no step has none. Binary logs and tables of JSON documents have no lines.
+    there as numbers; one that prints no step has none. Binary logs and tables of JSON documents have no lines: then a
+    line of another log of the run counts, whose number agrees to the digits that it prints.
     """
     view = View(run)
     return tuple(_located(view, finding) for finding in findings)
@@ -46,8 +49,12 @@ def _located(view: View, finding: Finding) -> Finding:
     if not files:
         return finding
     value = _value(found[0], finding.step)
-    places = ((file, _line(Path(file), finding.step, value)) for file in files) if value is not None else iter(())
-    file, line = next(((file, line) for file, line in places if line is not None), (files[0], None))
+    file, line = files[0], None
+    if value is not None:
+        own = ((path, _line(Path(path), finding.step, value, 0.0)) for path in files)
+        others = (reading.path for reading in view.run.readings if reading.path not in files)
+        places = chain(own, ((path, _line(Path(path), finding.step, value, _ROUNDED)) for path in others))
+        file, line = next(((path, at) for path, at in places if at is not None), (file, None))
     evidence = {**finding.evidence, "file": file, **({"line": line} if line is not None else {})}
     return replace(finding, evidence=evidence)
 
@@ -69,7 +76,7 @@ def _value(series: Series, step: int | None) -> float | None:
     return float(values[0]) if len(values) else None
 
 
-def _line(file: Path, step: int | None, value: float) -> int | None:
+def _line(file: Path, step: int | None, value: float, rounded: float) -> int | None:
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST:
             return None
@@ -77,21 +84,23 @@ def _line(file: Path, step: int | None, value: float) -> int | None:
             if b"\0" in log.read(4096):  # binary
                 return None
             log.seek(0)
-            return _matching(log, str(step).encode(), value)
+            return _matching(log, str(step).encode(), value, rounded)
     except OSError:
         return None
 
 
-def _matching(lines: Iterable[bytes], step: bytes, value: float) -> int | None:
-    """The number of the first line that has both numbers."""
+def _matching(lines: Iterable[bytes], step: bytes, value: float, rounded: float) -> int | None:
+    """The number of the first line that has both numbers, the value up to a part `rounded` of it."""
     for number, raw in enumerate(lines, 1):
         if step not in raw:
             continue
         numbers = [written_number(word) for word in _NUMBER.findall(raw[:_LONGEST].decode("utf-8", "replace"))]
-        if float(step) in numbers and any(n is not None and _same(n, value) for n in numbers):
+        if float(step) in numbers and any(n is not None and _same(n, value, rounded) for n in numbers):
             return number
     return None
 
 
-def _same(printed: float, value: float) -> bool:
+def _same(printed: float, value: float, rounded: float) -> bool:
+    if math.isfinite(value) and math.isfinite(printed):
+        return abs(printed - value) <= rounded * abs(value)
     return printed == value or (math.isnan(printed) and math.isnan(value))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from postmortem.core.model import Problem
 from postmortem.core.roles import role_of
-from postmortem.readers.packed_text import is_packed_log
+from postmortem.readers.packed import is_packed_log, is_packed_table
+from postmortem.readers.shared.codecs import codec_of
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, plain
@@ -54,7 +55,9 @@ def passed_over(path: Path, head: bytes) -> Problem | None:
     if is_backup(path) and of_a_log(path):
         why = "not read: a backup copy by its name; name it in the command to read it"
     elif (packed := _PACKED.get(path.suffix.lower())) and of_a_log(path):
-        extra = packed == "zstd" and is_packed_log(path.name)
+        if is_packed_table(path.name) and (codec := codec_of(path.name, head)) is not None and codec.available:
+            return None  # it was unpacked, and is no table of a training
+        extra = packed == "zstd" and (is_packed_log(path.name) or is_packed_table(path.name))
         why = f"not read: compressed with {packed}; decompress it first" + ", or install the extra [zstd]" * extra
     elif (kind := _NOT_OPENED.get(path.suffix.lower())) and _OF_METRICS.search(path.stem):
         why = f"not opened: {kind}; export it as CSV to have it read"

@@ -16,9 +16,9 @@ from postmortem.core.annotations import FOLDER, SUFFIX
 from postmortem.core.errors import described
 from postmortem.core.model import Problem
 from postmortem.core.registry import collected_faults, report_fault
-from postmortem.readers import READERS
+from postmortem.readers import READERS, Reader
 from postmortem.readers.mlflow import is_part_of_a_store
-from postmortem.readers.packed_text import is_empty_log
+from postmortem.readers.packed import unpacked_head
 from postmortem.readers.shared.decode import begins_with_nuls, leading_nuls
 from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.text.lines.blocks import looks_like_text
@@ -27,8 +27,6 @@ from postmortem.runs.passed_over import hidden_logs, is_backup, linked_logs, of_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from postmortem.readers import Reader
 
 Answer = TypeVar("Answer")
 HEAD = 4096
@@ -124,11 +122,13 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         if explicit or of_a_log(path):
             problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
         return None
-    if is_own_report(head):
+    unpacked = unpacked_head(path.name, head)
+    text = unpacked or head
+    if is_own_report(text):
         if explicit:
             problems.append(Problem(path=str(path), what="a report of postmortem, not a log", lost="the file"))
         return None
-    if not explicit and (is_own_table(head) or is_empty_log(path.name, head)):
+    if not explicit and (is_own_table(text) or unpacked == b""):
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
@@ -152,6 +152,12 @@ def _claimant(path: Path, name: Path, head: bytes, problems: list[Problem]) -> t
 
 def _claims(reader: type[Reader], path: Path, head: bytes) -> bool:
     return reader.claims(path, head)
+
+
+def runs_in(path: Path, reader: type[Reader], problems: list[Problem]) -> list[Path]:
+    """The paths of the runs in a file that holds several; the path itself for any other, and if it holds none."""
+    ask = getattr(reader, "runs", Reader.runs)
+    return guarded(reader, lambda: ask(path), path, problems) or [path]
 
 
 def guarded(reader: type[Reader], ask: Callable[[], Answer], path: Path, problems: list[Problem]) -> Answer | None:
@@ -183,7 +189,7 @@ def _head(path: Path, *, explicit: bool) -> bytes:
 
 
 def _why_unknown(path: Path, head: bytes) -> str:
-    if not head or is_empty_log(path.name, head):
+    if not head or unpacked_head(path.name, head) == b"":
         return "the file is empty"
     if not head.strip(b"\0"):
         return "contains only NUL bytes, as left by a system crash"

@@ -9,6 +9,8 @@ import postmortem
 from postmortem.core.model import Event
 from postmortem.diagnoses.crash import Crash
 from postmortem.readers.text.failures import find_events
+from postmortem.reporters.shared.commands import with_commands
+from postmortem.reporters.shared.outline import headline
 from tests.diagnoses.cases import NAN_FROM_200, quiet, tells
 
 MISSING = Event(
@@ -62,7 +64,32 @@ def test_what_would_confirm_a_crash_speaks_not_against_it(tmp_path: Path) -> Non
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
     assert run.diagnosis.evidence_against == ()
-    assert any(line.startswith("evidence to check: ") for line in run.diagnosis.next)
+    assert any(line.startswith("to look for, not checked here: ") for line in run.diagnosis.next)
+
+
+def test_the_command_of_a_killed_run_has_its_job(tmp_path: Path) -> None:
+    """From the log or a name that Slurm gives; without either it stays a placeholder. It is shown to be copied."""
+    killed = "step 10 loss 0.93\nstep 11 loss 0.91\njob.sh: line 4: 4242 Killed   python train.py\n"
+    for n, (name, head, job) in enumerate(
+        (("slurm-48151623.out", "", "48151623"), ("a.log", "SLURM_JOB_ID=77012\n", "77012"), ("b.log", "", "JOB"))
+    ):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        (folder / name).write_text(head + killed)
+        [run] = postmortem.scan(folder).runs
+        assert run.diagnosis is not None
+        shown = [command for action in run.diagnosis.next for command in with_commands(action)[1]]
+        assert f"sacct -j {job} -o JobID,State,ExitCode,MaxRSS,ReqMem" in shown
+
+
+def test_a_kill_comes_after_the_last_step_that_was_logged(tmp_path: Path) -> None:
+    """That step is the last good one as well: no sentence says that the run failed at it."""
+    (tmp_path / "train.log").write_text("step 10 loss 0.93\nstep 11 loss 0.91\njob.sh: line 4: 42 Killed   train\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert run.diagnosis.last_good_step == 11
+    assert headline(run).startswith("RUN003 crash after step 11")
+    assert "at step 11" not in str(run)
 
 
 def test_what_a_logger_said_of_an_exception_is_the_same_crash(tmp_path: Path) -> None:

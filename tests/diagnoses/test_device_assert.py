@@ -138,7 +138,7 @@ def test_with_a_checkpoint(story):
     report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/step-20.pt", step=20)]
     found, *_ = diagnose(View(report.run), report.findings)
     advice = [text.split(" ")[0] for text in found.next]
-    assert advice == ["Check", "Set", "postmortem", "Run", "evidence", "postmortem"]
+    assert advice == ["Check", "Set", "postmortem", "Run", "to", "postmortem"]
     assert found.next[2].startswith("postmortem replay")
 
 

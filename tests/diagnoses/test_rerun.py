@@ -50,13 +50,13 @@ def test_what_a_command_needs_is_there(recipe, launched, script, checkpoint, sta
         (
             {"script": SCRIPT},
             "runs/a/ck.pt",
-            "cd runs/a && postmortem replay . -- python train.py RESUME_FROM ck.pt  (add the options that train.py was "
-            "given; RESUME_FROM stands for the option by which it resumes)",
+            "(cd runs/a && postmortem replay . -- python train.py RESUME_FROM ck.pt)  (add the options that train.py "
+            "was given; RESUME_FROM stands for the option by which it resumes)",
         ),
         (
             {"script": SCRIPT},
             None,
-            "cd runs/a && postmortem run -- python train.py  (add the options that train.py was given)",
+            "(cd runs/a && postmortem run -- python train.py)  (add the options that train.py was given)",
         ),
         ({}, None, "postmortem run -- python train.py …  (python train.py … stands for your training command)"),
     ],

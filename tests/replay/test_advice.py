@@ -61,17 +61,20 @@ GUESSED = Launched(("python", "train.py"), source="train.py", guessed=True)
         ({"launched": KNOWN}, "then resume from ck_9.pt, by this command: `python train.py --lr 1 --resume ck_9.pt`"),
         (
             {"launched": HIDDEN},
-            "then resume from ck_9.pt (RESUME_FROM stands for the option by which it resumes), by this command: "
-            "`python train.py RESUME_FROM ck_9.pt`",
+            "then resume from ck_9.pt (RESUME_FROM stands for the option by which it resumes; if there is none, let it "
+            "load the state of model, optimizer, scheduler and random generators before its loop, and begin with the "
+            "step after the checkpoint), by this command: `python train.py RESUME_FROM ck_9.pt`",
         ),
         (
             {"script": THERE},
             "then resume from ck_9.pt (add the options that train.py was given), by this command: "
-            "`cd runs/a && python train.py --ckpt=../../ck_9.pt`",
+            "`(cd runs/a && python train.py --ckpt=../../ck_9.pt)`",
         ),
         (
             {"script": GUESSED},
-            "then resume from ck_9.pt: start train.py with its options, and let it load this checkpoint",
+            "then resume from ck_9.pt (train.py shows no option for that: let it load the state of model, optimizer, "
+            "scheduler and random generators before its loop, and begin with the step after the checkpoint), or start "
+            "the training again",
         ),
     ],
 )
@@ -80,6 +83,15 @@ def test_the_training_goes_on_by_its_own_command(how: dict[str, Any], said: str)
     run = Run(name="a", path=Path("runs/a"), streams=[], event_list=[], problems=[], sources=[], **how)
     fixed = culprit(fixes=(Fix(name="eps", cured=True, how="log kept away"),))
     assert advice(fixed, View(run), "ck_9.pt")[-1].startswith(said)
+
+
+def test_the_loss_of_a_changed_line_stands_beside_those_to_compare_it_with() -> None:
+    """With that of the step before and that without the samples at fault: the user chooses between both cures."""
+    line = "--- train.py\n+++ train.py\n@@ -7 +7 @@\n-    y = x.log()\n+    y = x.clamp(min=1e-06).log()\n"
+    fixes = (Fix(name="eps", cured=True, loss=1.392, before=1.059), Fix(name="drop_sample", cured=True, loss=1.103))
+    told = advice(culprit(samples=(3,), fixes=fixes, suggestion=line), None, "x.pt")[0]
+    assert "its loss is then 1.392, after 1.059 in the step before, and without this sample 1.103)" in told
+    assert fixes[1].loss_after == "its loss is then 1.103"
 
 
 def test_overflow_names_the_precisions_that_cured() -> None:
@@ -114,7 +126,7 @@ def test_a_loss_far_from_its_course_is_no_cure() -> None:
     )
     dropped = Fix(name="drop_sample", cured=True, loss=0.2)
     both = advice(culprit(op="div", samples=(3,), fixes=(far, dropped), suggestion=line), None, "x.pt")
-    assert both[1] == text
+    assert both[1] == f"{text[:-1]}, and without this sample 0.2)"
     assert both[0].startswith("inspect sample 3")
     alone = advice(culprit(op="div", fixes=(far,), suggestion=line), None, "x.pt")
     assert alone[:2] == ("check the input of div at train.py:7: no general fix keeps the loss on its course", text)

@@ -197,7 +197,7 @@ def test_every_run_at_fault_has_a_command_to_copy(page, report):
         if run.verdict in ("failed", "suspect"):
             section = run_named(page, run.name)
             commands = section.locator(".cmd", has=page.locator("button", has_text="copy")).locator("pre")
-            assert commands.first.text_content().startswith(("postmortem ", "cd ")), run.name
+            assert commands.first.text_content().startswith(("postmortem ", "(cd ", "sacct ")), run.name
 
 
 def test_the_culprit_is_the_first_thing_of_its_run(page):
@@ -403,8 +403,8 @@ def test_redacting_leaves_out_who_and_where(report):
     """User names, host names, absolute paths and options; numbers and findings stay."""
     notes = (
         "saved to /home/alice/secret-project/ckpt.pt by alice on host: gpu-node-17",
-        "`cd /data/team && postmortem replay x -- python train.py --token abc123 lr=0.1`",
-        "then resume from c.pt, by this command: `cd /data/team && accelerate launch train.py --token abc456`",
+        "`(cd /data/team && postmortem replay x -- python train.py --token abc123 lr=0.1)`",
+        "then resume from c.pt, by this command: `(cd /data/team && accelerate launch train.py --token abc456)`",
         "then resume from c.pt, by this command: `go train --token abc789`",
         "alice@login.example.org (10.1.2.3), C:\\Users\\bob\\runs\\a.log",
     )

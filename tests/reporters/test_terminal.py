@@ -144,7 +144,7 @@ def test_verbose_tells_everything(many, one_failed):
     assert "steps were read from the field 'iter'" in text
     told = "\n".join(lines_of(many, 120, verbose=True))
     assert "Likely cause: exploding-gradients. The gradient norm grew" in told
-    assert "FAILED      oom-2 · RUN003 crash at step 250: torch.OutOfMemoryError" in told
+    assert "FAILED      oom-2 · RUN003 crash after step 250: torch.OutOfMemoryError" in told
 
 
 def test_nothing_found_in_nothing(empty_report):

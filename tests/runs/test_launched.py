@@ -134,7 +134,7 @@ def test_script_in_the_folder_of_the_run(tmp_path, monkeypatch):
     run_of(tmp_path / "a b", "+ python train.py\n", {"train.py": SCRIPT})
     run = postmortem.load("a b")
     line = own_command(run.path, run.launched, "a b/ck.pt")
-    assert line == "cd 'a b' && postmortem replay . -- python train.py --resume ck.pt"
+    assert line == "(cd 'a b' && postmortem replay . -- python train.py --resume ck.pt)"
 
 
 def test_next_of_a_failed_run(postmortem, tmp_path, monkeypatch):
@@ -143,9 +143,9 @@ def test_next_of_a_failed_run(postmortem, tmp_path, monkeypatch):
     rows = ROWS + "".join(f"step {k} | loss nan\n" for k in range(60, 80))
     run_of(tmp_path / "a", "+ python train.py\n", {"train.py": SCRIPT}, rows)
     called = postmortem("scan", "a")
-    assert "$ cd a && postmortem replay . -- python train.py\n" in called.out
+    assert "$ (cd a && postmortem replay . -- python train.py)\n" in called.out
     (tmp_path / "a" / "recipe.py").write_text("")
-    assert "$ cd a && postmortem replay . -- python train.py\n" in postmortem("scan", "a").out
+    assert "$ (cd a && postmortem replay . -- python train.py)\n" in postmortem("scan", "a").out
 
 
 @pytest.mark.torch
@@ -157,7 +157,7 @@ def test_replay_without_a_recipe_names_the_ways(postmortem, tmp_path, monkeypatc
     told = postmortem("replay", "a")
     assert told.code == 2
     assert told.err.count("\n") == 1
-    assert "`cd a && postmortem replay . -- python train.py`" in told.err
+    assert "`(cd a && postmortem replay . -- python train.py)`" in told.err
     run_of(tmp_path / "b")
     told = postmortem("replay", "b")
     assert "no checkpoint to replay from: `postmortem run -- python train.py …` trains again under watch" in told.err
@@ -178,8 +178,8 @@ TRAINING = SCRIPT + "loss.backward()\n"
 @pytest.mark.parametrize(
     ("files", "line"),
     [
-        ({"train.py": TRAINING, "data.py": ""}, "cd a && postmortem replay . -- python train.py --resume ck.pt"),
-        ({"fit.py": "trainer.fit(model)\n"}, "cd a && postmortem replay . -- python fit.py RESUME_FROM ck.pt"),
+        ({"train.py": TRAINING, "data.py": ""}, "(cd a && postmortem replay . -- python train.py --resume ck.pt)"),
+        ({"fit.py": "trainer.fit(model)\n"}, "(cd a && postmortem replay . -- python fit.py RESUME_FROM ck.pt)"),
         ({"recipe.py": TRAINING, "data.py": ""}, None),
         ({"train_a.py": TRAINING, "train_b.py": TRAINING}, None),
     ],

@@ -83,3 +83,18 @@ def test_the_finding_of_a_checkpoint_is_at_the_checkpoint(sample_runs, postmorte
     pytest.importorskip("torch")
     found = {r["ruleId"]: r for r in results(postmortem, sample_runs / "nan-log-of-zero")}
     assert place(found["CKP001"])[0].endswith("/step_000159.pt")
+
+
+def test_a_value_of_a_binary_file_is_at_the_line_that_prints_it(tmp_path, postmortem):
+    """The text log beside an event file prints four digits of it; a step that it leaves out has no line there."""
+    values = [2 / (1 + step / 10) + 1e-7 for step in range(60)] + [float("nan")] * 40
+    writer = pytest.importorskip("tensorboard.summary").Writer(str(tmp_path / "run"))
+    for step, value in enumerate(values):
+        writer.add_scalar("train/loss", value, step)
+    writer.close()
+    for every, at in ((1, ("train.log", 61)), (7, None)):
+        rows = [f"[{s}] epoch 1 train loss {v:.4g}\n" for s, v in enumerate(values) if s % every == 0]
+        (tmp_path / "run" / "train.log").write_text("".join(rows))
+        found = next(r for r in results(postmortem, tmp_path) if r["properties"]["step"] == 60)
+        uri, line = place(found)
+        assert (uri.rsplit("/", 1)[-1], line) == at if at else ("tfevents" in uri and line is None)

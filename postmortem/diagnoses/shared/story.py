@@ -214,10 +214,16 @@ class Story:
             evidence_for=(*self._for, *_words(self._view, self._root)),
             evidence_against=tuple(self._against),
             disprove=tuple(self._disprove),
-            next=tuple(self._actions(good, checkpoint)),
+            next=tuple(map(self._of_the_job, self._actions(good, checkpoint))),
             last_good_step=good,
             last_good_checkpoint=checkpoint.path if checkpoint is not None else None,
         )
+
+    def _of_the_job(self, action: str) -> str:
+        """With the id of the run's own job in a command of Slurm, if it is known."""
+        known = (reading.facts.get("job_id") for reading in self._view.run.readings)
+        job = next(filter(None, known), None)
+        return action.replace(" -j JOB ", f" -j {job} ") if job else action
 
     def _last_good_step(self) -> int | None:
         if self._good is not None:

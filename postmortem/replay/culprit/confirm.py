@@ -168,20 +168,21 @@ def _outside(chosen: list[Candidate]) -> frozenset[tuple[str, str]]:
 
 def _places(wanted: list[Candidate]) -> str:
     if all(c.outside is None for c in wanted):
-        return "operations that first produce non-finite values"
+        return "operations first produce an infinity or a NaN"
     return "places where non-finite values first appear"
 
 
 def _which(best: Candidate, wanted: list[Candidate]) -> str:
     """`best` among the candidates, and what was done to it, as the beginning of a sentence."""
-    masked = "with its output masked" if best.outside is None else "with these values masked"
+    whose = "the culprit's" if len(wanted) > 1 else "its"
+    masked = f"with {whose} output masked" if best.outside is None else "with its values masked"
     if len(wanted) > 1:
         others = [_named(c) for c in wanted if c is not best]
         known = all(others) and len(others) <= _NAMED
-        named = f" (the other{'s' * (len(others) > 1)}: {', '.join(others)})" if known else ""
-        return f"1 of {len(wanted)} {_places(wanted)}{named}; {masked}"
+        named = f": the culprit and {', '.join(others)}" if known else ", the culprit among them"
+        return f"{len(wanted)} {_places(wanted)}{named}; {masked}"
     if best.outside is None:
-        return f"the only operation that first produces non-finite values; {masked}"
+        return f"the only operation that first produces an infinity or a NaN; {masked}"
     kind, name = best.outside
     where = {"batch": "the batch", "optimizer": f"the optimizer state of {name}"}.get(kind, name)
     return f"non-finite values first appear in {where} only; {masked}"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from postmortem.core.culprit import Culprit, Fix
 from postmortem.core.errors import PostmortemError
-from postmortem.core.printable import number
 from postmortem.core.registry import Registry
 from postmortem.replay.fixes.base import Advice, BaseFix, Case, Change, Scope
 
@@ -61,10 +60,7 @@ def conclude(case: Case) -> None:
 
 def finite(cure: Fix) -> str:
     """What a cure is known to do, in words, with the loss that comes of it."""
-    if cure.loss is None:
-        return "makes the step finite"
-    away = f", far from its course (about {number(cure.far_from)} before)" if cure.far_from is not None else ""
-    return f"makes the step finite; its loss is then {number(cure.loss)}{away}"
+    return "; ".join(filter(None, ["makes the step finite", cure.loss_after]))
 
 
 def limit_updates(case: Case, survives: Callable[[Change], bool], since: str) -> list[Fix]:

@@ -89,7 +89,8 @@ class Case:
     def with_fix(self, name: str, *, cured: bool, how: str, loss: float | None = None) -> Culprit:
         """The culprit with one more fix that was tried."""
         away = far_from(self.course, loss) if cured and loss is not None else None
-        added = Fix(name=name, cured=cured, how=how, loss=loss, far_from=away)
+        before = self.course[-1] if cured and loss is not None and self.course else None
+        added = Fix(name=name, cured=cured, how=how, loss=loss, far_from=away, before=before)
         return replace(self.found, fixes=(*self.found.fixes, added))
 
 

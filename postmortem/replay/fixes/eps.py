@@ -13,6 +13,7 @@ from postmortem.replay.step.function_mode import StepMode, calling_frame
 from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.places import span_of
 from postmortem.replay.trace.singular import DIVISION, DOMAINS, EPS_KEYWORD, NORMS, RECIPROCAL, singular
+from postmortem.replay.trace.tensors import has_rows, local
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
     from postmortem.replay.trace.places import Span
 
+    _Change = Callable[[Any], Any]
     _ArgumentsChange = Callable[[list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any]]]
 
 _SIZES = (1e-6, 1e-4)
@@ -77,7 +79,8 @@ class Epsilon(BaseFix):
         guards: dict[Span | None, Guard] = {s: g for s, g in at.met.guards.items() if g.changed}
         guards = guards or {case.where.span if case.where else None: Guard()}
         size = "1" if all(guard.whole for guard in guards.values()) else f"{at.eps:g}"
-        fixed = case.with_fix(self.name, cured=True, how=_description(op, line, size), loss=case.reruns.loss)
+        how = _description(op, line, size) + at.met.others()
+        fixed = case.with_fix(self.name, cured=True, how=how, loss=case.reruns.loss)
         return replace(fixed, suggestion=suggested_line(file, guards, line, op, at.eps))
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
@@ -109,10 +112,33 @@ class Calls:
     """The calls of an operator at one line.
 
     used: their number. guards: the expressions that call it, as a line may do so several times, and what guards each.
+    regular, moved, nearest: of the call in which most of them were changed, how many finite values the operator got
+    that are not at its singularity, how many of those were changed, and the least distance of one from it.
     """
 
     used: int = 0
     guards: dict[Span, Guard] = field(default_factory=dict)
+    regular: int | None = None
+    moved: int = 0
+    nearest: float = 0.0
+
+    def count(self, away: torch.Tensor, changed: torch.Tensor) -> None:
+        """Counts the values of a call. away: their distances from the singularity."""
+        regular = (away > 0) & away.isfinite()
+        moved = regular & changed
+        n = int(moved.sum())
+        if self.regular is None or n > self.moved:
+            self.regular, self.moved = int(regular.sum()), n
+            self.nearest = float(away[moved].min()) if n else 0.0
+
+    def others(self) -> str:
+        """What the change does to values at which the operator is regular, for the report."""
+        if self.regular is None:
+            return ""
+        if not self.moved:
+            return ", which changes no value that is not at the singularity"
+        least = f"the nearest is {self.nearest:.3g} away from it"
+        return f", which also changes {self.moved:,} of the {self.regular:,} values not at the singularity ({least})"
 
 
 class AtLine(StepMode):
@@ -132,14 +158,15 @@ class AtLine(StepMode):
         if op in ("div", "norm") or op in NORMS:
             self._changes |= dict.fromkeys(NORMS.get(op, EPS_KEYWORD), self._keyword)
         if op in ("div", "reciprocal"):
-            self._changes |= dict.fromkeys(DIVISION, _argument(1, "other", self._away_from_zero))
-            self._changes |= dict.fromkeys(RECIPROCAL, _argument(0, "input", self._away_from_zero))
+            kept = self._counted(torch.abs, self._away_from_zero)
+            self._changes |= dict.fromkeys(DIVISION, _argument(1, "other", kept))
+            self._changes |= dict.fromkeys(RECIPROCAL, _argument(0, "input", kept))
         if op == "norm":
             names = ("norm", "vector_norm", "linalg_norm", "linalg_vector_norm")
             self._changes |= dict.fromkeys(names, _argument(0, "input", lambda x: x + eps))
         if (domain := DOMAINS.get(op)) is not None:
-            clamped = _argument(domain.argument, "input", lambda x: domain.clamp(x, eps))
-            self._changes |= dict.fromkeys(domain.names, clamped)
+            kept = self._counted(domain.away, lambda x: domain.clamp(x, eps))
+            self._changes |= dict.fromkeys(domain.names, _argument(domain.argument, "input", kept))
 
     def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         """The call with changed arguments, where it is one of `op` at the line."""
@@ -156,6 +183,18 @@ class AtLine(StepMode):
             guard, known = replace(self._guard, changed=not same), self.met.guards.get(span)
             self.met.guards[span] = guard if known is None else known.joined(guard)
         return func, others, named
+
+    def _counted(self, away: Callable[[torch.Tensor], torch.Tensor], change: _Change) -> _Change:
+        """`change`, and its effect on the values of a dense tensor counted."""
+
+        def changed(x: Any) -> Any:
+            kept = change(x)
+            if isinstance(x, torch.Tensor) and has_rows(x) and x.numel():
+                before, after = local(x.detach()), local(kept.detach())
+                self.met.count(away(before), before != after)
+            return kept
+
+        return changed
 
     def _away_from_zero(self, x: Any) -> Any:
         """What the suggested line does: see `source_edit.Guard`."""
@@ -181,7 +220,7 @@ class AtLine(StepMode):
         return args, kwargs
 
 
-def _argument(position: int, key: str, change: Callable[[Any], Any]) -> _ArgumentsChange:
+def _argument(position: int, key: str, change: _Change) -> _ArgumentsChange:
     """A change of one argument, given by position or by keyword."""
 
     def changed(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

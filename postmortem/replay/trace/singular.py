@@ -29,6 +29,12 @@ class Domain:
             return x
         return x.clamp(None if self.low is None else self.low + eps, None if self.high is None else self.high - eps)
 
+    def away(self, x: torch.Tensor) -> torch.Tensor:
+        """How far each value lies inside the bounds; at most 0 at them and beyond."""
+        sides = [x - self.low] if self.low is not None else []
+        sides += [self.high - x] if self.high is not None else []
+        return torch.stack(sides).amin(0)
+
     def clamp_code(self, eps: float) -> str:
         """The call of `clamp` that keeps a tensor `eps` away from the bounds, as source code."""
         bounds = []

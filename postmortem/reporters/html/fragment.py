@@ -164,8 +164,7 @@ def run_html(run: RunReport, head: str = "", chart: str = "") -> str:
     parts += ["" if leads(run) else _facts(run), culprit_html(run), _facts(run) if leads(run) else ""]
     parts.append(items("What to do next", [_action(a) for a in next_steps(run)], ordered=True))
     parts += [chart, _values(run.around, curves=not chart)]
-    told = run.diagnosis.summary if run.diagnosis else ""
-    parts.append(items("Findings", [_fold(fold, told) for fold in folded(run)]))
+    parts.append(items("Findings", [_fold(fold, run) for fold in folded(run)]))
     parts.append(_evidence_of(run))
     parts.append(items("Log", [_event(e, run) for e in notable_events(run)]))
     parts += [_excerpt(e, run) for e in (run.drawing.excerpts if run.drawing else ())]
@@ -259,15 +258,15 @@ def _step(step: int | None) -> str:
     return "" if step is None else f'<br><span class="dim">step {step}</span>'
 
 
-def _fold(fold: Fold, summary: str) -> str:
+def _fold(fold: Fold, run: RunReport) -> str:
     members = ""
     if len(fold.members) > 1:
         messages = listing([escaped(f.message, 600) for f in fold.members])
         members = f"<details><summary>all {len(fold.members)}</summary>{messages}</details>"
     elif fold.first.evidence:
         members = f"<details><summary>evidence</summary>{_evidence(fold.first)}</details>"
-    consequences = listing([_fold(c, summary) for c in fold.consequences])
-    return f"{_code(fold.first)} {escaped(describe(fold, summary))}{members}{consequences}"
+    consequences = listing([_fold(c, run) for c in fold.consequences])
+    return f"{_code(fold.first)} {escaped(describe(fold, run, told=True))}{members}{consequences}"
 
 
 def _code(finding: Finding) -> str:

@@ -6,7 +6,8 @@ import re
 
 from postmortem.reporters.shared.words import clean
 
-_TOOLS = "(?:cd [^`]+ && )?(?:postmortem|python3?|pip|export|torchrun|accelerate|deepspeed|srun|uv run) "
+_PROGRAMS = "postmortem|python3?|pip|export|torchrun|accelerate|deepspeed|srun|sacct|dmesg|uv run"
+_TOOLS = rf"(?:\(?cd [^`]+ && )?(?:{_PROGRAMS}) "
 _QUOTED = re.compile(rf":? ?`((?:\$ )?{_TOOLS}[^`]*)`")
 _BARE = re.compile(rf"\s*(?:\$ )?({_TOOLS}.*?)(?:\s{{2,}}\((.*)\)\s*)?", re.DOTALL)
 

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.printable import number
 from postmortem.reporters.shared.what_happened import incident
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def tried(c: Culprit) -> list[tuple[str, str, str]]:
 
     "finite": the step is, but its loss is far from its course.
     """
-    rows = [(f.name, _outcome(f), f.how + _loss_with(f)) for f in c.fixes]
+    rows = [(f.name, _outcome(f), "; ".join(filter(None, [f.how, f.loss_after]))) for f in c.fixes]
     if c.fresh_state is not None:
         rows.append(("fresh state", "cures" if c.fresh_state else "no", "optimizer state reset"))
     return sorted(rows, key=lambda row: (("cures", "finite", "no").index(row[1]), row[0] != "eps"))  # the line first
@@ -78,11 +77,6 @@ def tried(c: Culprit) -> list[tuple[str, str, str]]:
 
 def _outcome(fix: Fix) -> str:
     return "cures" if fix.good else "finite" if fix.cured else "no"
-
-
-def _loss_with(fix: Fix) -> str:
-    away = f", far from its course (about {number(fix.far_from)} before)" if fix.far_from is not None else ""
-    return f"; its loss is then {number(fix.loss)}{away}" if fix.cured and fix.loss is not None else ""
 
 
 def suggested(c: Culprit) -> str:

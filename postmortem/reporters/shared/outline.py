@@ -120,7 +120,7 @@ def _step(finding: Finding) -> float:
     return float("inf") if finding.step is None else finding.step
 
 
-def place(fold: Fold) -> str:
+def place(fold: Fold, run: RunReport) -> str:
     """Where the finding is: "in train/loss at step 4821", "in 12 tags, first train/loss at step 4821"."""
     first = fold.first
     tags = list(dict.fromkeys(f.tag for f in fold.members if f.tag))
@@ -134,17 +134,22 @@ def place(fold: Fold) -> str:
     if ranks:
         words.append(f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {len(ranks)} ranks, first rank {ranks[0]}")
     if first.step is not None:
-        words.append(f"at step {first.step}")
+        words.append(f"{'after' if after_step(run, first) else 'at'} step {first.step}")
     return " ".join(words)
 
 
-def describe(fold: Fold, summary: str = "") -> str:
+def after_step(run: RunReport, finding: Finding) -> bool:
+    """Whether it is known only to have come after its step, the last one logged: a crash that prints no step."""
+    return finding.tag is None and finding.step is not None and finding.step == run.last_step
+
+
+def describe(fold: Fold, run: RunReport, *, told: bool = False) -> str:
     """The fold in one line, after its code and name: the message of a single finding, else where it is.
 
-    `summary`: the text of the diagnosis, shown above; a message that it contains is not repeated.
+    `told`: the text of the diagnosis is shown above; a message that it contains is not repeated.
     """
-    message = fold.first.message
-    return clean(message, 400) if len(fold.members) == 1 and message and message not in summary else place(fold)
+    message, summary = fold.first.message, run.diagnosis.summary if told and run.diagnosis else ""
+    return clean(message, 400) if len(fold.members) == 1 and message and message not in summary else place(fold, run)
 
 
 def headline(run: RunReport, *, name_first: bool = False) -> str:
@@ -163,7 +168,7 @@ def headline(run: RunReport, *, name_first: bool = False) -> str:
         )
     first = folds[0].first
     event = seen_in_log(run, first)
-    words = f"{clean(first.name)} {place(folds[0])}".strip()
+    words = f"{clean(first.name)} {place(folds[0], run)}".strip()
     words = f"{words} ({clean(first.code)})" if name_first else f"{clean(first.code)} {words}"
     message = event.message if event else ""
     if event is None and first.tag is None:

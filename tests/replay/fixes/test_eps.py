@@ -28,6 +28,23 @@ def test_cures_a_division_by_zero_and_writes_the_line(ask: Any, outcome: Any) ->
 
 
 @cures(Epsilon)
+@pytest.mark.parametrize(
+    ("near", "said"),
+    [
+        (1e-7, "which also changes 1 of the 3 values not at the singularity (the nearest is 1e-07 away from it)"),
+        (1e-3, "which changes no value that is not at the singularity"),
+    ],
+)
+def test_says_which_regular_values_the_change_touches(near: float, said: str, ask: Any) -> None:
+    """The bound lies above a value whose logarithm is finite: it changes that one as well."""
+    batch = {"x": torch.tensor([0.0, near, 1.0, 2.0])}
+    culprit = ask(lambda m, b: (m.weight.sum() * b["x"].log()).sum(), batch)
+    [eps] = [fix for fix in culprit.fixes if fix.name == "eps"]
+    assert eps.cured
+    assert said in eps.how
+
+
+@cures(Epsilon)
 def test_cures_an_optimizer_without_eps(ask: Any, outcome: Any) -> None:
     """0 / 0 in the update of Adam: there is no line of the user's, so that the optimizer gets an eps."""
     model = torch.nn.Linear(4, 4, bias=False)

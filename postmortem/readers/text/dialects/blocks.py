@@ -122,30 +122,39 @@ class Rllib(Dialect):
 class WrappedDict(Dialect):
     """A Python dict or JSON object over several lines (pprint, json.dumps with indent).
 
-    It is read when it closes, because the step may be the last member. Members may be dicts on one line each.
+    It is read when it closes, because the step may be the last member. Members may be dicts themselves, on one line or
+    on several.
     """
 
     name = "wrapped dict"
     priority = 26
     _key = r"['\"][\w ./@\-]{1,80}['\"]: (?:[^{}]|\{[^{}]*+\})*+"
-    content: ClassVar[re.Pattern[str] | None] = re.compile(rf"\s*+(?:[{{}}]\s*+$|\{{{_key}$)|\s++{_key}\}}?,?\s*+$")
+    _inner = r"['\"][\w ./@\-]{1,80}['\"]: \{"
+    content: ClassVar[re.Pattern[str] | None] = re.compile(
+        rf"\s*+(?:[{{}}],?\s*+$|\{{{_key}$)|\s++{_key}\}}?,?\s*+$|\s++{_inner}\s*+$"
+    )
     _opens = re.compile(rf"\s*+\{{(?:\s*+|{_key}(?<=[, ]))$")
-    _goes_on = re.compile(rf"\s++{_key}(?P<closed>\}})?,?\s*+$")
+    _goes_on = re.compile(rf"\s++(?:{_key}|(?P<inner>{_inner}))(?P<closed>\}})?,?\s*+$")
+    _closes = re.compile(r"\s*+\},?\s*+$")
 
     def __init__(self) -> None:
-        self.open: dict[int, tuple[int, str]] = {}
+        self.open: dict[int, tuple[int, str, int]] = {}
+        """Line, text so far and depth of the dict that is open, by rank."""
 
     def parse(self, row: Row) -> Record | None:
-        line, text = self.open.pop(row.rank, (-2, ""))
+        line, text, depth = self.open.pop(row.rank, (-2, "", 0))
         if text and row.line - line == 1 and len(text) < LONGEST_ROW:
             goes_on = self._goes_on.match(row.text)
-            if goes_on is not None and not goes_on["closed"]:
-                self.open[row.rank] = (row.line, text + " " + row.text.strip())
+            if goes_on is not None or self._closes.match(row.text):
+                depth += 1 if goes_on is not None and goes_on["inner"] else 0
+                depth -= 1 if goes_on is None or goes_on["closed"] else 0
+                text += " " + row.text.strip()
+                if depth == 0:
+                    return self._whole(text)
+                self.open[row.rank] = (row.line, text, depth)
                 return Record()
-            if goes_on is not None or row.text.strip() == "}":
-                return self._whole(text + " " + row.text.strip())
         if self._opens.match(row.text):
-            self.open[row.rank] = (row.line, row.text.strip())
+            self.open[row.rank] = (row.line, row.text.strip(), 1)
             return Record()
         return None
 

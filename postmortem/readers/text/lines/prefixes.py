@@ -143,6 +143,7 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         "0123456789",
         _DATE + r"\t(?P<host>[\w.\-]{1,60}):(?P<local_rank>\d+)\t(?P<logger>[\w.\-:]{1,80})\t" + _LEVEL + r"\t",
     ),  # OLMo
+    ("0123456789", _DATE + r"\t" + _NAME + r"\t" + _LEVEL + r"\t"),  # VITS
     # level, perhaps a logger, then the date, with the source after a bar or a dash (Flower)
     (
         "DIWECFST",

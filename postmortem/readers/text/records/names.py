@@ -61,6 +61,8 @@ def name_of(gap: str) -> Named | None:
     if tail.endswith("..."):
         return None
     tail = tail.rstrip(" \t")
+    if tail.endswith(";") and not strong:
+        return None  # "20111 tok/s; 1250 sec": the unit of the number before
     if tail.endswith(" |") and not strong and tail.count("|") == 1:
         tail = tail.rstrip(" |")  # "Step 100: train loss |  0.5"
     if strong and tail[-1:] in "'\"" and (key := _KEY.search(tail[-130:])):

@@ -87,8 +87,9 @@ def position(name: str) -> tuple[str, Trust] | None:
     if found is None and "_" in key:
         first, _, last = key.rpartition("_")
         others = set(first.split("_"))
-        if last in _LAST_WORDS and not others & _NOT_A_POSITION and "/" not in name:
-            known = others <= _WITH_A_POSITION
+        told = bool(others & {"at", "after"} and first.split("_")[0] in HELD_OUT)  # "eval metrics after step: 49"
+        if last in _LAST_WORDS and (told or not others & _NOT_A_POSITION) and "/" not in name:
+            known = told or others <= _WITH_A_POSITION
             found = POSITIONS[last] if known or (" " in name and POSITIONS[last][0] == "epoch") else None
         elif key.endswith("num_updates"):
             found = POSITIONS["num_updates"]

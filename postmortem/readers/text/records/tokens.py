@@ -13,7 +13,7 @@ TIME_UNITS = {"ms", "us", "µs", "ns", "s", "sec", "secs", "min", "h", "hr", "hr
 _UNIT = (
     r"%|(?:[KMGTP]i?B|GB|MB|KB|kB|ms|us|µs|ns|secs?|s|min|h|hrs?|K|k|M|B|G|T|[TGP]FLOPS|[TGP]FLOP|BPC|dB"
     r"|it|steps?/s|samples?|tokens?|tok|imgs?|images?|px|x|W|C)"
-    r"(?:/(?:it|s|sec|step|iter|batch|epoch|GPU|gpu|device|sample))*+|/(?:s|sec|it)"
+    r"(?:/(?:it(?!e)|sec|step|sample|s|iter|batch|epoch|GPU|gpu|device))*+|/(?:sec|s|it)"
 )
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}+(?!\d)(?:\.\d++)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
 NONFINITE = r"[-+]?(?:[nN][aA][nN](?:\(ind\))?|[iI][nN][fF](?:inity|INITY)?|1\.#(?:INF|IND|QNAN))"

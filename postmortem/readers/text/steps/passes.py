@@ -93,7 +93,7 @@ def _second(
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
     """The rows of the first and of the second passes; None where the file is not like that."""
     total = rows["total"]
-    counted = (total > 1) & (rows["count"] > 0) & (rows["step"] != NO_STEP) & (rows["level"] <= Trust.LOCAL)
+    counted = (total > 1) & (rows["count"] > 0) & (rows["step"] != NO_STEP) & (rows["level"] < Trust.GLOBAL)
     index = np.flatnonzero(counted & (rows["flags"] & EVALUATION == 0))
     if len(index) < 2 * _PASSES or len(np.unique(rows["rank"][index])) > 1:
         return None

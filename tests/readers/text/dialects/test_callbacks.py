@@ -200,7 +200,7 @@ def test_indented_metrics_are_no_code(tmp_path: Path) -> None:
         f"step {i}\n  loss = {3 - i / 50}\n  speed = 300 tok/s\n  acc = 0.5 (best 0.6)\n  for train: lr 0.1\n"
         for i in range(20)
     )
-    assert {"loss", "speed", "acc"} <= set(points(tmp_path, "".join(rows)))
+    assert {"loss", "speed (tok/s)", "acc"} <= set(points(tmp_path, "".join(rows)))
 
 
 def test_yolo_results(tmp_path: Path) -> None:

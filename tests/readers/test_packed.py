@@ -1,10 +1,11 @@
-"""Compressed text logs."""
+"""Compressed text logs and tables."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import importlib.util
+import json
 import lzma
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import postmortem
-from postmortem.readers.packed_text import PackedText, is_packed_log
+from postmortem.readers.packed import PackedTable, PackedText, is_packed_log
 from tests.readers.cases import usual_name
 
 LOG = "".join(f"step {i} loss {3 - i / 100:.3f}\n" for i in range(2000)) + "RuntimeError: CUDA error: out of memory\n"
@@ -26,11 +27,23 @@ if importlib.util.find_spec("zstandard"):
 
     PACKED["zst"] = ZstdCompressor(write_checksum=True).compress
 PROGRAMS = {"gz": "gzip", "xz": "xz", "bz2": "bzip2", "zst": "zstd"}
+TABLES = {
+    "metrics.csv": "step,loss,lr\n" + "".join(f"{i},{3 - i / 100 if i < 150 else 'nan'},0.1\n" for i in range(200)),
+    "log.jsonl": "".join(f'{{"step": {i}, "loss": {3 - i / 100 if i < 150 else "NaN"}}}\n' for i in range(200)),
+    "history.json": json.dumps(
+        {"step": [*range(200)], "loss": [3 - i / 100 if i < 150 else float("nan") for i in range(200)]}
+    ),
+}
 
 
 @usual_name(PackedText)
 def name_of_a_file() -> str:
     return "train.log.gz"
+
+
+@usual_name(PackedTable)
+def name_of_a_table() -> str:
+    return "metrics.csv.gz"
 
 
 @pytest.mark.parametrize("ending", PACKED)
@@ -107,7 +120,7 @@ def test_any_damage_is_said(ending: str, data: st.DataObject, tmp_path_factory: 
 
 def test_a_bomb_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small file may unpack to any size: reading stops at a limit, and says so."""
-    monkeypatch.setattr("postmortem.readers.packed_text._LONGEST", 1 << 20)
+    monkeypatch.setattr("postmortem.readers.packed._LONGEST", 1 << 20)
     for ending, pack in PACKED.items():
         path = tmp_path / f"train.log.{ending}"
         path.write_bytes(pack(LOG.encode() + (b"x" * 1023 + b"\n") * (1 << 12)))
@@ -142,3 +155,59 @@ def test_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, post
     called = postmortem("scan", tmp_path)  # type: ignore[operator]
     assert called.code == 2
     assert "compressed with zstd; decompress it first, or install the extra [zstd]" in called.err
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("ending", PACKED)
+def test_a_compressed_table_is_read_like_the_table(tmp_path: Path, name: str, ending: str) -> None:
+    """Its numbers, their source and the verdict are those of the table; a problem would name the compressed file."""
+    (tmp_path / f"{name}.{ending}").write_bytes(PACKED[ending](TABLES[name].encode()))
+    (report,) = postmortem.scan(tmp_path).runs
+    assert (report.verdict, [(f.name, f.tag, f.step) for f in report.findings][:1]) == (
+        "failed",
+        [("nan-onset", "loss", 150)],
+    )
+    run = postmortem.load(tmp_path)
+    assert (run.sources[0].kind, len(run.series("loss")), run.problems) == (Path(name).suffix[1:], 200, [])
+    assert run.sources[0].files == (str(tmp_path / f"{name}.{ending}"),)
+
+
+@pytest.mark.parametrize("ending", PACKED)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_damage_of_a_table_is_said(
+    ending: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Wherever a byte of it is wrong or the file ends, a scan of a compressed table has all rows or a problem."""
+    packed = bytearray(PACKED[ending](TABLES["metrics.csv"].encode()))
+    at = data.draw(st.integers(0, len(packed) - 1))
+    if data.draw(st.booleans()):
+        packed[at] ^= data.draw(st.integers(1, 255))
+    else:
+        del packed[max(1, at) :]
+    folder = tmp_path_factory.mktemp("damage")
+    (folder / f"metrics.csv.{ending}").write_bytes(packed)
+    run = postmortem.load(folder)
+    assert run.n_points == 400 or run.problems
+
+
+def test_tables_of_data_stay_silent(tmp_path: Path, postmortem: object) -> None:
+    """A compressed table without a metric is as little a run as the table itself, and neither is one of `export`."""
+    (tmp_path / "train.log").write_text(LOG)
+    (tmp_path / "people.csv.gz").write_bytes(gzip.compress(b"name,age\nAnn,31\n"))
+    (tmp_path / "labels.json.xz").write_bytes(lzma.compress(b'{"a": [1, 2], "b": {"c": 3}}'))
+    postmortem("export", tmp_path, "-o", tmp_path / "all.csv")  # type: ignore[operator]
+    (tmp_path / "all.csv.gz").write_bytes(gzip.compress((tmp_path / "all.csv").read_bytes()))
+    called = postmortem("scan", "--format", "json", tmp_path)  # type: ignore[operator]
+    document = json.loads(called.out)
+    assert [len(document["runs"]), document["runs"][0]["problems"]] == [1, []]
+
+
+def test_a_copy_that_was_packed_beside_the_table(tmp_path: Path) -> None:
+    """`gzip --keep` leaves two files with the same rows: one run, each number once in what is shown of it."""
+    text = TABLES["metrics.csv"]
+    (tmp_path / "metrics.csv").write_text(text)
+    (tmp_path / "metrics.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (report,) = postmortem.scan(tmp_path).runs
+    assert report.run is not None
+    assert len(report.run.series("loss")) == 200
