@@ -292,13 +292,13 @@ def watch(
         plan["history"] = str(history)
     if look is not None:
         plan["look"] = look
-    made = _made(captures.folder) if captures is not None else []
     if captures is not None:
         plan["capture"] = {"folder": str(captures.folder.absolute()), "keep": captures.keep, "most": captures.most}
     try:
         watched = launch.watch(command, plan, session=session, stdout=2 if output_to_stderr else None)
     except OSError as error:
         raise ReplayError(f"{command[0]}: {error.strerror or error}") from error
+    made = _made(captures.folder) if captures is not None else []
     answers, over = Answers(session), threading.Event()
     outcome = Outcome(str(Path.cwd()), tuple(command), answers, None, "")
     listener = threading.Thread(target=_listen, args=(answers, over, outcome, told, started), daemon=True)
