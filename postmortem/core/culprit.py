@@ -155,7 +155,7 @@ class ReplayResult(Displayed):
     recipe, checkpoint: empty where the user's own `command` was run; checkpoint also where the replay started from the
     recipe's initial state. fitted, unfitted: parts of the checkpoint that
     were loaded, and parts that were not, in words. judged: False if the replay does not match the log, so that nothing
-    can be concluded. next: what to do, the best established advice first. tick: the optimizer step at fault, counted
+    can be concluded. next: what to do, in this order. tick: the optimizer step at fault, counted
     from 0 at the start of the command. rank: of the process at fault. micro_batch: its micro-batch at fault, counted
     from 0, None where a step has one batch, or where that is not known. ranks: of each rank that has a log of its own,
     how many of its losses follow that. raised: the exception that ended the command where no non-finite value explains
