@@ -218,7 +218,7 @@ def test_the_culprit_is_the_first_thing_of_its_run(page):
 def test_the_answers_stand_below_the_line_at_fault(page):
     """First finding, last good checkpoint and the next command, before how surely it is known and what was tried."""
     run = run_named(page, NAN.name)
-    places = (".source", ".facts", ".cmd pre", ".surely", ".fixes", ".charts")
+    places = (".source", ".facts", ".cmd pre", ".charts", ".surely", ".fixes")
     tops = [run.locator(place).first.bounding_box()["y"] for place in places]
     assert tops == sorted(tops)
     proof = run.locator("section.culprit").last

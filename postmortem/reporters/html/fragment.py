@@ -166,8 +166,8 @@ def run_html(run: RunReport, head: str = "", chart: str = "") -> str:
     else:
         parts.append(_claim(run))
     parts += [_facts(run), _next(run)]
-    parts.append(f'<section class="culprit">{proof_html(run)}</section>' if leads(run) else culprit_html(run))
     parts += [chart, _values(run.around, curves=not chart)]
+    parts.append(f'<section class="culprit">{proof_html(run)}</section>' if leads(run) else culprit_html(run))
     parts.append(items("Findings", [_fold(fold, run) for fold in folded(run)]))
     parts.append(_evidence_of(run))
     parts.append(items("Log", [_event(e, run) for e in notable_events(run)]))
