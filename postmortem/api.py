@@ -1,4 +1,4 @@
-"""What the command line, notebooks and plugins call: `scan`, `load`, `judge`, `compare`, `checkpoints`, `replay`, …"""
+"""The functions that the command line, notebooks and plugins call: `scan`, `load`, `judge`, `compare`, `replay`, …"""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ from postmortem._lazy import need_torch
 from postmortem._version import __version__
 from postmortem.checkpoints.captures import is_capture
 from postmortem.checkpoints.find import find_checkpoints
-from postmortem.checkpoints.of_run import Inspected, inspect_named, inspect_newest, inspect_run
 from postmortem.core import model
 from postmortem.core.config import Config
-from postmortem.core.errors import NotFoundError, PostmortemError, UsageError
+from postmortem.core.errors import NotFoundError, UsageError
 from postmortem.core.registry import collected_faults
 from postmortem.core.report import Report, RunReport, tell_apart
 from postmortem.core.run import Run
-from postmortem.judging import Examination, chosen_detectors, comparison
-from postmortem.judging.drawing import drawing
+from postmortem.judging import chosen_detectors, comparison
 from postmortem.judging.exit_code import exit_code as exit_code
-from postmortem.judging.without_files import without_commands
+from postmortem.judging.inspected import judge_inspected
 from postmortem.registries import OF_A_SCAN as OF_A_SCAN
 from postmortem.registries import broken_plugins as broken_plugins
 from postmortem.registries import registries as registries
 from postmortem.runs.config import config_for_replay
-from postmortem.runs.each import each, read
-from postmortem.runs.excerpts import excerpts
+from postmortem.runs.each import read
 from postmortem.runs.frames import is_frame, runs_of
 from postmortem.runs.group import discover
 from postmortem.runs.load import load_run
-from postmortem.runs.locate import located
-from postmortem.runs.target import chosen, resolve
+from postmortem.runs.target import chosen, resolve, shared_folders
+from postmortem.scanning import NOT_REPLAYED as NOT_REPLAYED
+from postmortem.scanning import Examiner, reports_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +42,9 @@ if TYPE_CHECKING:
     from postmortem.core.comparison import Comparison
     from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.model import Problem
-    from postmortem.detectors import Detector
     from postmortem.replay.model import TrainStep
     from postmortem.replay.step.result import StepResult
+    from postmortem.runs.claimed import RunFiles
     from postmortem.runs.target import Target
 
     PathLike = str | os.PathLike[str]
@@ -54,16 +52,13 @@ if TYPE_CHECKING:
     """One run: loaded, judged, as a table, or the path of its files."""
 
 
-NOT_REPLAYED = "replay: "
-"""How a note begins that says why `scan --replay` did not rerun a run."""
-
-
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
-    """One run: its numbers (`.frame`), the events of its logs (`.events`) and what could not be read (`.problems`).
+    """Reads one run: its numbers (`.frame`), log events (`.events`), and what could not be read (`.problems`).
 
-    `path` is a file or a folder; `roles` maps tags to roles where their names do not show them. Content never raises:
-    damage becomes a Problem and the frames may be empty. NotFoundError if the path does not exist, UsageError
-    where it holds several runs (the message lists them).
+    `path` is a file or a folder. `roles` maps tags to roles if their names do not show them.
+
+    The content of a file never raises: damage is listed in `problems`, and the frames may be empty. Raises
+    NotFoundError if the path does not exist, and UsageError if it holds several runs (the message lists them).
 
     >>> run = load("sample_runs/killed")
     >>> run.ended, run.roles
@@ -75,7 +70,7 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
 
 
 def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
-    """The path that `verb` was given; with `of_run`, also that of a run or of its report. TypeError for the rest."""
+    """The path given to `verb`; with `of_run`, also the path of a run or of its report. Otherwise raises TypeError."""
     if of_run and isinstance(given, (Run, RunReport)):
         return Path(given.path)
     if isinstance(given, (str, os.PathLike)):
@@ -86,7 +81,7 @@ def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
 
 
 def _run(given: Given, verb: str, roles: Mapping[str, str] | None = None) -> Run:
-    """The run that `verb` was given: itself, that which a report kept, that of a table, or that at a path (loaded)."""
+    """The run given to `verb`: a run, the run kept in a report, the run in a table, or a run loaded from a path."""
     if isinstance(given, Run):
         return given
     if isinstance(given, RunReport) and given.run is not None:
@@ -109,20 +104,24 @@ def scan(
     replay_failed: bool = False,
     draw: bool = False,
     locate: bool = False,
+    jobs: int | None = 1,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Reads every run below `paths`, or in a pandas DataFrame, and reports what happened to each.
 
-    A frame is wide (a column per metric) or long (`tag` and `value`), with a step column; a column `run` tells runs
-    apart; see `postmortem.runs.frames.runs_of`.
-    `config` selects and tunes detectors; `keep` keeps each `Run` in its report (for notebooks; costs memory);
-    `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on,
-    where torch is installed; `baseline` is a run, its report or its path, which each run is compared with;
-    `replay_failed` reruns the failing step of each failed run that has a recipe.py and a checkpoint, so that its
-    report carries the culprit (runs the user's recipe); `draw` keeps the curves and log lines that the HTML page
-    shows; `locate` adds the file and line of each finding, where it has one, to its evidence; `progress` is called
-    with (done, total, name of the run about to be read). NotFoundError if a path does not exist or nothing below it
-    can be read; UsageError if the configuration names something unknown.
+    A DataFrame is wide (a column per metric) or long (columns `tag` and `value`), with a step column; a column `run`
+    separates runs, see `postmortem.runs.frames.runs_of`.
+
+    config: selects and configures detectors. keep: keep each `Run` in its report (for notebooks; uses memory).
+    look_into_checkpoints: read all checkpoints of every run (needs torch); otherwise only those that a report depends
+    on are read, if torch is installed. baseline: a run, its report or its path, with which each run is compared.
+    replay_failed: rerun the failing step of each failed run that has a recipe.py and a checkpoint, and add the culprit
+    to its report (this runs the user's recipe). draw: keep the curves and log lines that the HTML page shows.
+    locate: add the file and line of each finding to its evidence, if known. progress: called with (done, total, name of
+    the run that is read next).
+
+    Raises NotFoundError if a path does not exist or nothing below it can be read, and UsageError if the configuration
+    contains an unknown name.
 
     >>> report = scan("sample_runs/nan-log-of-zero")
     >>> report.runs[0].verdict, report.runs[0].findings[0].name
@@ -130,39 +129,44 @@ def scan(
     """
     config = config or Config()
     detectors = chosen_detectors(config)
+    runs: list[Run] = []
+    found: list[RunFiles] = []
     roots: list[Path] = []
     problems: list[Problem] = []
     if is_frame(paths):
-        runs = iter(runs_of(cast("pd.DataFrame", paths), roles=config.roles))
+        runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles)
     else:
         roots = _roots(cast("PathLike | Iterable[PathLike]", paths))
-        found, problems = discover(roots)
-        if not found and not problems:
-            kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow folders"
-            raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
-        runs = each(found, roots, config.roles, progress)
-    reference = _reference(baseline, config) if baseline is not None else None
-    reports = []
-    for run in runs:
-        report = _judge(run, detectors, look_into_checkpoints)
-        if reference is not None and run.path.resolve() != reference.path.resolve():
-            report.notes = (*report.notes, f"baseline: {compare(reference, run).summary()}")
-        if replay_failed and report.verdict == "failed":
-            _add_culprit(report)
-        if locate:
-            report.findings = located(run, report.findings)
-        if draw:
-            report.drawing = replace(drawing(run, report), excerpts=excerpts(run.event_list))
-        if not keep:
-            report.run = None
-        reports.append(report)
+        found, problems = _discovered(roots)
+    examiner = Examiner(
+        detectors=detectors,
+        roles=config.roles,
+        roots=roots,
+        shared=shared_folders(found),
+        keep=keep,
+        look_into_checkpoints=look_into_checkpoints,
+        reference=_reference(baseline, config) if baseline is not None else None,
+        replay_failed=replay_failed,
+        draw=draw,
+        locate=locate,
+    )
+    reports = [examiner.report(run) for run in runs]
+    reports += reports_of(found, examiner, jobs, progress)
     tell_apart(reports)
     ordered = tuple(sorted(reports, key=_worst_first))
     return Report(runs=ordered, version=__version__, options=_options(roots, config), problems=tuple(problems))
 
 
+def _discovered(roots: Sequence[Path]) -> tuple[list[RunFiles], list[Problem]]:
+    found, problems = discover(roots)
+    if not found and not problems:
+        kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow stores"
+        raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
+    return found, problems
+
+
 def _options(roots: Sequence[Path], config: Config) -> dict[str, Any]:
-    """The options of a scan as its report shows them."""
+    """The options of a scan, as its report shows them."""
     chosen = {"select": list(config.select), "ignore": list(config.ignore), "fail_on": config.fail_on}
     return {"paths": [str(r) for r in roots], **chosen}
 
@@ -175,7 +179,7 @@ def _reference(baseline: Given, config: Config) -> Run:
 
 
 def _roots(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """The paths that a scan was given: one, or several of them."""
+    """The paths given to a scan, as a list."""
     given = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, os.PathLike)) else [paths]
     roots = [_path(p, "scan") for p in given]
     if not roots:
@@ -184,47 +188,15 @@ def _roots(paths: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def judge(run: Given, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:
-    """What happened to a run: runs the detectors, finds the root cause, gives the verdict.
+    """Judges one run: runs the detectors, looks for the root cause, and gives the verdict.
 
-    `run` is a run that was loaded, a report that kept its run, a table of one run, or its path. `config` selects and
-    tunes detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else, where torch is installed,
-    only what the report depends on. `run` stays unchanged. UsageError if the configuration names something unknown.
+    `run` is a loaded run, a report that kept its run, a DataFrame with one run, or a path; it is not changed. `config`
+    selects and configures detectors. `look_into_checkpoints` reads all its checkpoints (needs torch); otherwise only
+    those that the report depends on are read, if torch is installed. Raises UsageError if the configuration contains an
+    unknown name.
     """
     config = config or Config()
-    return _judge(_run(run, "judge", config.roles), chosen_detectors(config), look_into_checkpoints)
-
-
-def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    """Opens the newest checkpoint; more of failed runs or on request, and those that would be reported as good."""
-    with collected_faults([*run.problems]) as faults:
-        report = _judged(run, detectors, look_into_checkpoints)
-    report.problems = (*report.problems, *faults[len(run.problems) :])
-    return report if any(source.files for source in run.sources) else without_commands(report)
-
-
-def _judged(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    examined = Examination(run, detectors)
-    inspected = Inspected(examined.checkpoints)
-    if run.checkpoints and (examined.failed or look_into_checkpoints):
-        inspected = _look_back(examined, inspected, every=look_into_checkpoints)
-    elif run.checkpoints and any(getattr(d, "reads_checkpoints", False) for d in detectors):
-        inspected = inspect_newest(inspected.checkpoints, running=run.ended == "running")
-        if any(c.finite is False for c in inspected.checkpoints):
-            inspected = _look_back(examined, inspected)  # to the first that is good
-    report = examined.report(inspected)
-    while (more := inspect_named(inspected, _named_as_good(report))) is not None:
-        if not examined.failed and any(c.finite is False for c in more.checkpoints):
-            more = _look_back(examined, more)  # it failed, as its weights show
-        inspected, report = more, examined.report(more)
-    return report
-
-
-def _look_back(examined: Examination, inspected: Inspected, *, every: bool = False) -> Inspected:
-    return inspect_run(inspected.checkpoints, examined.onset, examined.view.last_step, every=every)
-
-
-def _named_as_good(report: RunReport) -> str | None:
-    return report.diagnosis.last_good_checkpoint if report.diagnosis is not None else None
+    return judge_inspected(_run(run, "judge", config.roles), chosen_detectors(config), look_into_checkpoints)
 
 
 def _worst_first(report: RunReport) -> tuple[int, str]:
@@ -232,9 +204,10 @@ def _worst_first(report: RunReport) -> tuple[int, str]:
 
 
 def compare(a: Given, b: Given) -> Comparison:
-    """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; settings that differ.
+    """Compares run `b` with the baseline `a`: the first step at which they differ, and the settings that differ.
 
-    Both are runs that were loaded, reports that kept their run, tables of one run, or paths.
+    Both are loaded runs, reports that kept their run, DataFrames with one run, or paths. The first step is given for an
+    exact comparison and for a difference beyond noise.
     """
     return comparison.compare(_run(a, "compare"), _run(b, "compare"))
 
@@ -242,9 +215,9 @@ def compare(a: Given, b: Given) -> Comparison:
 def localize(train_step: TrainStep, *, step: int | None = None, device: Any = None, fixes: bool = True) -> Culprit:
     """Reruns one training step and names what made it fail: module, operator, line, samples, fixes. Needs torch.
 
-    `step` is the last one to look at, counted as in the log (default: all batches of a list, or the one `batch`);
-    `device` that of the reruns, by default the model's; `fixes` whether fixes are tried. `train_step` and the process
-    are unchanged afterwards. ReplayError where the step cannot be run.
+    `step` is the last step to run, numbered as in the log (default: all batches of a list, or the one `batch`).
+    `device` is the device of the reruns (default: that of the model). `fixes`: whether fixes are tried. `train_step`
+    and the state of the process are restored afterwards. Raises ReplayError if the step cannot be run.
     """
     from postmortem.replay.culprit.localize import localize as run
 
@@ -265,12 +238,13 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
 
-    `target` is a run or its report, a run folder, its log, or a checkpoint (its log is searched for in the same
-    folder). `recipe` is ``FILE.py[:function]``, by default the recipe.py in or beside the run; `step` and `checkpoint`
-    are used in place of those from the log; `device` is by default CUDA where there is one; `fix` tries fixes; `trust`
-    unpickles whatever a checkpoint holds (only for your own files); `progress` is called with (steps done, steps in
-    all, last result); `repro` is a folder for a script that shows the fault alone. ReplayError, NotFoundError,
-    UsageError or MissingExtra say in one line what is in the way.
+    `target` is a run or its report, a run folder, a log, or a checkpoint (its log is searched for in the same folder).
+    `recipe` is ``FILE.py[:function]`` (default: the recipe.py in or beside the run). `step` and `checkpoint` replace
+    those derived from the log. `device` defaults to CUDA if available. `fix`: whether fixes are tried. `trust`
+    unpickles everything in a checkpoint, which can run code (only for your own files). `progress` is called with (steps
+    done, total steps, last result). `repro` is a folder to which a script is written that reproduces the failure alone.
+
+    Raises ReplayError, NotFoundError, UsageError or MissingExtra with a one-line message.
     """
     path = _path(target, "replay", of_run=True)
     need_torch("replay")
@@ -319,10 +293,10 @@ def rerun(
     offline: bool = True,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ReplayResult:
-    """Runs the training `command` of the run `target` again up to the step at which it failed, and names the culprit.
+    """Runs the training `command` of the run `target` again up to the failing step, and names the culprit.
 
-    What it writes does not reach the user's files (`sandbox`: "auto", "overlay", "landlock", "none"). `offline` takes
-    the network away; `progress` is called with (optimizer steps done, step of the log or None).
+    The files that the command writes do not reach the user's files (`sandbox`: "auto", "overlay", "landlock", "none").
+    `offline`: no network access. `progress` is called with (optimizer steps done, logged step or None).
     """
     how: dict[str, Any] = {"step": step, "fix": fix, "sandbox": sandbox, "offline": offline, "progress": progress}
     from postmortem.attach import driver, recalled
@@ -334,43 +308,12 @@ def rerun(
     return driver.rerun(meant.folder, command, run=run, report=report, **how)
 
 
-def _add_culprit(report: RunReport) -> None:
-    """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
-    need_torch("replay")
-    from postmortem.attach.ranks import by_recipe
-    from postmortem.replay.advice import with_check
-    from postmortem.replay.recipe.load import Recipe
-
-    if Recipe.beside(Path(report.path)) is None:
-        report.notes = (*report.notes, f"{NOT_REPLAYED}{_not_replayed(report)}")
-        return
-    faults: list[Problem] = [*report.problems]
-    try:
-        with collected_faults(faults):
-            result = by_recipe(Path(report.path), run=report.run, report=report)
-    except PostmortemError as error:
-        report.notes = (*report.notes, f"{NOT_REPLAYED}{error}")
-        return
-    report.culprit, report.problems = result.culprit, tuple(faults)
-    if result.next and report.diagnosis is not None:
-        report.diagnosis = replace(report.diagnosis, next=with_check(result, Path(report.path)))
-
-
-def _not_replayed(report: RunReport) -> str:
-    """Why a run without a recipe was not replayed, and what can be typed instead."""
-    actions = report.diagnosis.next if report.diagnosis is not None else ()
-    again = next((a for a in actions if "postmortem replay " in a or "postmortem run " in a), None)
-    if again is None:
-        return "no recipe.py in or beside the run, and no step of it is known to have failed"
-    return f"no recipe.py in or beside the run; instead: {again}"
-
-
 def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False, checksums: bool = False) -> list[Health]:
-    """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch.
+    """The health of every checkpoint in and below `path`, by step, each compared with the previous one. Needs torch.
 
-    `path` is a file or a folder, or a run or its report, whose path is taken. `trust` unpickles whatever is in them:
-    only for your own files. `checksums` also compares the checksums of archives of more than 64 MiB. Damage is in
-    `Health.problems`. NotFoundError where the path does not exist, MissingExtra without torch.
+    `path` is a file or a folder, or a run or its report, whose path is used. `trust` unpickles everything, which can
+    run code (only for your own files). `checksums` also verifies the checksums of archives of more than 64 MiB. Damage
+    is listed in `Health.problems`. Raises NotFoundError if the path does not exist, MissingExtra without torch.
     """
     path = _path(path, "checkpoints", of_run=True)
     need_torch("checkpoints")

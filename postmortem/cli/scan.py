@@ -1,11 +1,10 @@
-"""``postmortem scan`` and ``postmortem report``: the main job."""
+"""``postmortem scan`` and ``postmortem report``."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from postmortem.cli.shared import (
     warn_of_broken_plugins,
     write_whole,
 )
+from postmortem.cli.shown_progress import shown_progress
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
@@ -32,7 +32,7 @@ from postmortem.reporters.shared.words import count
 from postmortem.runs.cache import cached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from postmortem.core.report import Report
     from postmortem.reporters import Render
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _paths = click.argument("paths", nargs=-1, type=PATH)
 _HERE = (Path("."),)
 _MOST_TOLD = 10
-_WITH_PLACES = ("sarif", "github", "junit")  # formats whose findings stand at a line of a file
+_WITH_PLACES = ("sarif", "github", "junit")  # formats that attach findings to a line of a file
 _select = click.option(
     "--select",
     multiple=True,
@@ -67,7 +67,14 @@ _replay = click.option(
 _no_cache = click.option(
     "--no-cache",
     is_flag=True,
-    help="Read every file again, and keep nothing of them in the user's cache folder.",
+    help="Neither read nor write the cache.",
+)
+_jobs = click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of processes.  [default: depends on the size of the runs; at most one per core]",
 )
 
 
@@ -89,12 +96,15 @@ _no_cache = click.option(
 @click.option(
     "--fail-on",
     type=click.Choice(FAIL_ON),
-    help="Exit with code 1 for findings of at least this severity.  [default: error]",
+    help="Exit with code 1 for findings at or above this severity.  [default: error]",
 )
 @_checkpoints
 @_replay
 @_no_cache
-@click.option("--baseline", type=PATH, metavar="RUN", help="Report for each run where it first differs from this one.")
+@_jobs
+@click.option(
+    "--baseline", type=PATH, metavar="RUN", help="Report for each run the first step at which it differs from this one."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem in full.")
 def scan(
     paths: tuple[Path, ...],
@@ -105,16 +115,14 @@ def scan(
     baseline: Path | None,
     **options: Any,
 ) -> int:
-    """Find all runs below PATHS (by default this folder) and report what happened to each, worst first."""
+    """Find all runs below PATHS (default: the current folder) and report what happened to each, worst first."""
     render = REPORTERS[format_]
     refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=fail_on, **options)
     report = _scanned(
         paths,
         config,
-        checkpoints=options["checkpoints"],
-        replay=options["replay"],
-        cache=not options["no_cache"],
+        **_how(options),
         baseline=baseline,
         draw=format_ == "html",
         locate=format_ in _WITH_PLACES,
@@ -144,21 +152,21 @@ def scan(
 @_checkpoints
 @_replay
 @_no_cache
-@click.option("--overlay", is_flag=True, help="Also draw the curves of all runs in one set of charts, to compare them.")
+@_jobs
+@click.option("--overlay", is_flag=True, help="Also plot the curves of all runs in the same charts, to compare them.")
 @click.option(
     "--redact",
     is_flag=True,
     help="Leave out user and host names, absolute paths and the options of commands.",
 )
 def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, **options: Any) -> int:
-    """Write a self-contained HTML report of the runs below PATHS (by default this folder); it needs no network.
+    """Write a self-contained HTML report of the runs below PATHS (default: the current folder); it needs no network.
 
-    With --replay, what each replay found is printed as well.
+    With --replay, the result of each replay is printed as well.
     """
     refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=None, **options)
-    how = {"checkpoints": options["checkpoints"], "replay": options["replay"], "cache": not options["no_cache"]}
-    found = _scanned(paths, config, **how, draw=True)
+    found = _scanned(paths, config, **_how(options), draw=True)
     shown = redacted(found) if redact else found
     _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
     width = shutil.get_terminal_size((100, 24)).columns
@@ -185,12 +193,17 @@ def _config(
 ) -> Config:
     config = load_config()
     if config.select or config.ignore:
-        click.echo(f"postmortem: {config.origin} leaves out checks (select or ignore)", err=True)
+        click.echo(f"postmortem: {config.origin} disables checks (select or ignore)", err=True)
     roles = {**config.roles, **parse_roles(role)}
     ignored = (*config.ignore, *ignore)
     return replace(
         config, select=select or config.select, ignore=ignored, roles=roles, fail_on=fail_on or config.fail_on
     )
+
+
+def _how(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `_scanned` gets of the options of a command."""
+    return {name: options[name] for name in ("checkpoints", "replay", "no_cache", "jobs")}
 
 
 def _scanned(
@@ -199,15 +212,21 @@ def _scanned(
     *,
     checkpoints: bool,
     replay: bool,
-    cache: bool,
+    no_cache: bool,
+    jobs: int | None,
     baseline: Path | None = None,
     draw: bool = False,
     locate: bool = False,
 ) -> Report:
     if replay:
         warn_of_broken_plugins()
+    shown = shown_progress()
     try:
-        with own_stdout() if replay else nullcontext(), cached(_warn) if cache else nullcontext():
+        with (
+            own_stdout() if replay else nullcontext(),
+            nullcontext() if no_cache else cached(_warn),
+            shown or nullcontext(),
+        ):
             report = api.scan(
                 paths or _HERE,
                 config=config,
@@ -217,7 +236,8 @@ def _scanned(
                 replay_failed=replay,
                 draw=draw,
                 locate=locate,
-                progress=_progress(),
+                jobs=jobs,
+                progress=shown.runs if shown else None,
             )
     finally:
         if not replay:  # the dialects of text logs are imported only where there is one
@@ -231,7 +251,7 @@ def _warn(what: str) -> None:
 
 
 def _tell_not_replayed(report: Report) -> None:
-    """A line on stderr for each failed run that --replay could not rerun: why, and what to type instead."""
+    """Prints a line to stderr for each failed run that --replay could not rerun: why, and what to type instead."""
     told = [(run.name, note) for run in report.runs for note in run.notes if note.startswith(api.NOT_REPLAYED)]
     for name, note in told[:_MOST_TOLD]:
         reason = note.removeprefix(api.NOT_REPLAYED)
@@ -241,24 +261,8 @@ def _tell_not_replayed(report: Report) -> None:
         click.echo(f"postmortem: {more} not replayed: --verbose shows why", err=True)
 
 
-def _progress() -> Callable[[int, int, str], None] | None:
-    """A counter on stderr for scans that take longer than a second, where somebody is looking."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return None
-    started = time.monotonic()
-
-    def show(done: int, total: int, name: str) -> None:
-        if time.monotonic() - started > 1.0:
-            line = (
-                printable(f"[{done}/{total}] {name}")[: shutil.get_terminal_size().columns - 1] if done < total else ""
-            )
-            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
-
-    return show
-
-
 def _wants_color() -> bool:
-    """A terminal that understands colours, and nobody asked for none (https://no-color.org)."""
+    """Whether stdout is a terminal with colours, and NO_COLOR is not set (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

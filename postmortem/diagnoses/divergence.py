@@ -26,6 +26,7 @@ class Divergence:
             return None
         rate = rate_at(view, root.step)
         others = consequences(findings, root)
+        falls = root.name == "divergence" and float(root.evidence.get("end", 0.0)) < 0
         return (
             Story(view, root, others)
             .because(*(f.message for f in others[:3]))
@@ -39,6 +40,10 @@ class Divergence:
                 "(then check data and loss)"
             )
             .advise(
+                "check whether the loss has a minimum at all: with a term of the wrong sign, or one that grows with "
+                "the scale of the outputs, it has none, and no learning rate helps"
+                if falls
+                else None,
                 lower_rate(view, rate),
                 clip(view, root.step),
                 "check what changed at the onset: data shard, loss weights, training phase",

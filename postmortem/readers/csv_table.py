@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.core.progress import numbered
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip
@@ -104,7 +105,7 @@ class _File:
         header = next((line for line in lines if line.strip() and not _is_comment(line)), "")
         separator = _separator(header, self.path)
         self.commas = separator != "," and _POINT.search(text) is None
-        for number, line in enumerate(lines, 1):
+        for number, line in numbered(lines, str(self.path)):
             if not line.strip(" \r\t") or (not names and _is_comment(line)):
                 continue
             cells = [cell.strip() for cell in _split(line, separator)]

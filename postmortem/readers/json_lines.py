@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from postmortem.core.model import Problem
+from postmortem.core.progress import numbered
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip, Skips
@@ -94,7 +95,7 @@ class JsonLines:
         skipped = reading.skipped
         bad: list[int] = []
         lines = text.split("\n")
-        for number_of, line in enumerate(lines, 1):
+        for number_of, line in numbered(lines, str(path)):
             if not line.strip():
                 continue
             row = _object(line)

@@ -73,6 +73,11 @@ def cached(note: Callable[[str], None]) -> Iterator[None]:
         used.make_room()
 
 
+def in_use() -> Cache | None:
+    """The cache of the `cached` that this is inside of."""
+    return _CURRENT.get()
+
+
 def read_file(reader: type[Reader], path: Path) -> Reading:
     """What `reader` reads from a file, from the cache of `cached` if it has not changed. Raises as the reader does."""
     used = _CURRENT.get()

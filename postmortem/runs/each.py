@@ -1,4 +1,4 @@
-"""The runs of the files that were found, one after the other, with their checkpoints."""
+"""The runs of the files that were found, with their checkpoints."""
 
 from __future__ import annotations
 
@@ -9,30 +9,13 @@ from postmortem.checkpoints.find import checkpoints_of
 from postmortem.checkpoints.of_run import name_parameters
 from postmortem.core.registry import collected_faults
 from postmortem.runs.assemble import read_runs
-from postmortem.runs.target import shared_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from postmortem.core.run import Run
     from postmortem.runs.claimed import RunFiles
-
-
-def each(
-    found: Sequence[RunFiles],
-    roots: Sequence[Path],
-    roles: Mapping[str, str] | None,
-    progress: Callable[[int, int, str], None] | None,
-) -> Iterator[Run]:
-    """The runs of these files, each read when it is asked for."""
-    shared = shared_folders(found)
-    for i, files in enumerate(found):
-        if progress:
-            progress(i, len(found), files.name)
-        yield from read(files, roles, roots, shared)
-    if progress:
-        progress(len(found), len(found), "")
 
 
 def read(

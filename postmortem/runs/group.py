@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import find_checkpoints, names_a_checkpoint
 from postmortem.core.errors import NotFoundError
+from postmortem.core.progress import progressed
 from postmortem.readers import Reader
 from postmortem.runs.claimed import ClaimedFile, Part, RunFiles
 from postmortem.runs.file_names import (
@@ -26,10 +27,10 @@ from postmortem.runs.file_names import (
 )
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
-from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
+from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, runs_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from postmortem.core.model import Problem
 
@@ -40,6 +41,8 @@ _NAMELESS = {"", "nohup", "output", "console"}
 """What a shell or a notebook calls the output of anything."""
 _ATTEMPT = re.compile(r"(?P<stem>.*[A-Za-z])[-_.]?(?:attempt|try|part|restart|resume)?[-_.]?(?P<number>\d{1,2})")
 _FOLDERS_OF_RUNS = ("wandb", "lightning_logs", "vis_data")
+_REPORTED = 64
+"""Files that were looked at between two reports of progress."""
 _FOLDERS_OF_LOGS = ("logs", "log", "slurm")
 
 
@@ -52,6 +55,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
     problems: list[Problem] = []
     seen: set[Path] = set()
     for root in paths:
+        root, only = _file_and_run(root)
         try:
             mode = root.stat().st_mode
         except OSError as error:
@@ -61,12 +65,9 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
             raise NotFoundError(f"{root}: is {kind_of(mode)}, not a file or folder; write it to a file first")
         if stat.S_ISREG(mode):
             reader = claim(root, problems, explicit=True)
-            found = [RunFiles(root.name, root, [Part(root, reader, stream=str(root))])] if reader else []
+            found = _runs_of_file(root, reader, only, problems) if reader else []
         else:
-            claimed = ((path, claim(path, problems)) for path in files_below(root, problems))
-            found = Grouping(
-                root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader], problems
-            ).runs()
+            found = Grouping(root, list(_claimed_below(root, problems)), problems).runs()
         for run in found:
             run.parts = [p for p in run.parts if p.path.resolve() not in seen]
             seen.update(p.path.resolve() for p in run.parts)
@@ -74,6 +75,29 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
                 runs.append(run)
     names = Counter(run.name for run in runs)
     return [replace(run, name=str(run.path)) if names[run.name] > 1 else run for run in runs], problems
+
+
+def _file_and_run(path: Path) -> tuple[Path, Path | None]:
+    """The path itself; of one below a file, ``mlflow.db/RUN_ID``, that file, and the path as that of a run in it."""
+    return (path.parent, path) if path.parent.is_file() else (path, None)
+
+
+def _runs_of_file(file: Path, reader: type[Reader], only: Path | None, problems: list[Problem]) -> list[RunFiles]:
+    """The run of a file, or those in it; `only` is the path of the one in it that was asked for."""
+    paths = [path for path in runs_in(file, reader, problems) if only in (None, path)]
+    if not paths:
+        raise NotFoundError(f"{only}: no such run in {file}")
+    return [RunFiles(path.name, path, [Part(path, reader, stream=str(path))]) for path in paths]
+
+
+def _claimed_below(root: Path, problems: list[Problem]) -> Iterator[ClaimedFile]:
+    for count, path in enumerate(files_below(root, problems), 1):
+        if count % _REPORTED == 0:
+            progressed(str(path.parent), count)
+        reader = claim(path, problems)
+        if reader is not None:
+            for run in runs_in(path, reader, problems):
+                yield ClaimedFile(run, reader, run.parent)
 
 
 class Grouping:

@@ -138,3 +138,37 @@ RNG = np.random.default_rng(13)
 def test_a_loss_without_a_lower_bound(losses: np.ndarray, onset: int | None, tmp_path: Path) -> None:
     """A loss whose size grows by five orders and still grows at the end diverges; one that converges below zero not."""
     assert found(tmp_path, losses) == ([] if onset is None else [onset])
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "severity"),
+    [
+        ("epsilon", np.linspace(1, 0.05, 200), None),
+        ("ε", np.zeros(200), None),
+        ("Adam/eps_rate", np.linspace(1, 0.05, 200), "error"),
+        ("epsilon", np.linspace(0.05, 1, 200), "error"),
+    ],
+)
+def test_a_loss_beside_a_share_of_random_actions_grows_with_the_values(
+    tmp_path: Path, name: str, rate: np.ndarray, severity: str | None
+) -> None:
+    """Only a rate that falls, or stays, is one of exploration."""
+    rises = np.linspace(1, 3.5, 200) * np.exp(0.2 * np.random.default_rng(1).standard_normal(200))
+    rows = "".join(f"{i},{loss},{r}\n" for i, (loss, r) in enumerate(zip(rises, rate, strict=True)))
+    (tmp_path / "metrics.csv").write_text(f"episode,loss,{name}\n" + rows)
+    [run] = postmortem.scan(tmp_path).runs
+    assert next((f.severity for f in run.findings if f.code == "LOS002"), None) == severity
+
+
+def test_advice_for_a_loss_without_a_lower_bound_asks_for_its_minimum(tmp_path: Path) -> None:
+    """No learning rate helps a loss that has none."""
+    falls = -np.exp(np.arange(300) / 15)
+    (tmp_path / "metrics.csv").write_text("step,loss\n" + "".join(f"{i},{x}\n" for i, x in enumerate(falls)))
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert "minimum" in run.diagnosis.next[0]
+    rises = np.exp(np.r_[np.linspace(1, 0, 150), np.arange(150) / 15])
+    (tmp_path / "metrics.csv").write_text("step,loss\n" + "".join(f"{i},{x}\n" for i, x in enumerate(rises)))
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert not any("minimum" in step for step in run.diagnosis.next)

@@ -243,3 +243,17 @@ def test_a_phase_in_words_excuses_no_training_that_guesses_from_then_on(tmp_path
     assert found.pop("chance-level-loss") == "warning"
     assert found
     assert set(found.values()) <= {"warning", "error"}
+
+
+def test_a_part_of_the_loss_that_is_switched_on_explains_a_new_level(tmp_path: Path) -> None:
+    """It was exactly 0 before; the total rises with it."""
+    part = STEP * noisy(np.full(N, 1.5), 1)
+    columns = {"total_loss": noisy(DECAY) + part, "loss_fit": noisy(DECAY), "loss_consistency": part}
+    assert "error" not in severities(tmp_path, **columns).values()
+
+
+def test_a_part_of_the_loss_that_was_used_before_explains_nothing(tmp_path: Path) -> None:
+    """The same jump of a part that was small, not switched off."""
+    part = noisy(np.where(STEP > 0, 1.5, 0.01), 1)
+    columns = {"total_loss": noisy(DECAY) + part, "loss_fit": noisy(DECAY), "loss_consistency": part}
+    assert "error" in severities(tmp_path, **columns).values()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from postmortem import NotFoundError, UsageError
+from postmortem import NotFoundError, PostmortemError, UsageError
 from postmortem.runs.target import resolve
 
 
@@ -82,6 +82,6 @@ def test_a_replay_reads_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(each, "read_runs", lambda files, **o: read.append(files.name) or inner(files, **o))
     for i in range(20):
         (runs / f"{i}.log").write_text("".join(f"step={k} loss={1 / (k + 1):.4f}\n" for k in range(9)))
-    with pytest.raises(api.PostmortemError, match=r"no recipe\.py"):
+    with pytest.raises(PostmortemError, match=r"no recipe\.py"):
         api.replay(runs / "7.log")
     assert read == ["7"]

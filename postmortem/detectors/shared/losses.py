@@ -18,7 +18,7 @@ def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:
     """The finite training losses to judge, longest first, and whether they compete (GANs, reinforcement learning)."""
     losses = totals(view, "loss", points)
     alike = {s.tag for s in losses if not is_total(s.tag) and len(s) > 0.5 * len(losses[0])}
-    return losses, (len(alike) > 1 or _rewarded(view)) and not scores_nothing(view)
+    return losses, (len(alike) > 1 or _rewarded(view) or _explores(view)) and not scores_nothing(view)
 
 
 def totals(view: View, role: str, points: int) -> list[Series]:
@@ -84,6 +84,15 @@ def follows_the_return(view: View, series: Series, since: int, rise: float) -> b
         if len(then) and len(returns) >= 10 and 0 < np.median(then) < np.median(lately):
             return bool(rise <= 2 * np.log(np.median(lately) / np.median(then)))
     return False
+
+
+_EXPLORATION = re.compile(r"(?i)(?:^|[/_ .-])(?:eps|epsilon|ε|exploration[_ ]?(?:rate|prob|eps\w*)?)$")
+
+
+def _explores(view: View) -> bool:
+    """Whether a share of random actions is logged: the loss is an error of action values and grows with them."""
+    rates = (s.finite.value for s in view.series if s.role is None and _EXPLORATION.search(s.tag))
+    return any(len(x) > 3 and bool(((x >= 0) & (x <= 1)).all() and (np.diff(x) <= 0).all()) for x in rates)
 
 
 def _rewarded(view: View) -> bool:

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from postmortem.core.series import Series
     from postmortem.core.view import View
+
+_STAIR = 3
+"""Rows of a level of a staircase."""
 
 
 def new_phase(view: View, step: int, ratio: float = 1.5) -> bool:
@@ -57,4 +62,20 @@ def dead_from(series: Series, share: float = 1e-5) -> int | None:
         return 0 if len(x) and not x.any() else None
     alive = np.flatnonzero(x > share * peak)
     at = int(alive[-1]) + 1
-    return at if at < len(x) else None
+    return at if at < len(x) and not (share <= 1e-5 and _may_be_rounded(x, at)) else None
+
+
+def _may_be_rounded(x: NDArray[np.float64], at: int) -> bool:
+    """Whether the zeros from `at` on may be printed for one more step of a staircase, with too few decimals.
+
+    The last two levels before are constant for three rows and more each; the next one, at the same ratio, is below half
+    a unit of the last decimal that any row shows.
+    """
+    if x[at:].any():
+        return False
+    starts = np.flatnonzero(np.diff(x[:at], prepend=np.nan) != 0)
+    lengths, levels = np.diff(np.append(starts, at)), x[starts]
+    if len(levels) < 2 or lengths[-2:].min() < _STAIR or not 0 < levels[-1] < levels[-2]:
+        return False
+    decimals = next((d for d in range(10) if np.allclose(np.round(x, d), x, rtol=0, atol=1e-12)), 10)
+    return bool(levels[-1] ** 2 / levels[-2] < 0.5 * 10.0**-decimals)

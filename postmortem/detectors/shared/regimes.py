@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
+_UNUSED = 8
+"""Rows in which a part of a loss is exactly 0 before it is switched on."""
 _MOST = 20
 """Changes of one tag beyond which it marks no regimes."""
 _REPEATS, _ROWS_APART = 3, 20
@@ -97,10 +99,13 @@ def changes(view: View) -> dict[str, list[Change]]:
     if "regimes" not in view.cache:
         found: dict[str, list[Change]] = {}
         for series in view.series:
+            made: list[Change] = []
             if series.role is None and series.tag not in found and not _NO_SCHEDULE.search(_plain(series.tag)):
                 made = _of(series.finite)
-                if made:
-                    found[series.tag] = made
+            elif series.role == "loss" and series.tag not in found:
+                made = _switched_on(series.finite)
+            if made:
+                found[series.tag] = made
         view.cache["regimes"] = found
     known: dict[str, list[Change]] = view.cache["regimes"]
     return known
@@ -273,6 +278,16 @@ def _of(series: Series) -> list[Change]:
         )
         for span in spans
     ]
+
+
+def _switched_on(part: Series) -> list[Change]:
+    """The change of a part of a loss from exactly 0, where it was for eight rows and more, to other values for good."""
+    used = np.flatnonzero(part.value)
+    first = int(used[0]) if len(used) else 0
+    if first < _UNUSED or len(used) < 0.9 * (len(part) - first):
+        return []
+    step, value = part.step, part.value
+    return [Change(part.tag, int(step[first - 1]), int(step[first]), 0.0, float(value[first]), True)]
 
 
 def _smooth(x: NDArray[np.float64], delta: NDArray[np.float64]) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from postmortem.core.model import Problem
 from postmortem.core.points import PointsBuilder
+from postmortem.core.progress import progressed
 from postmortem.core.reading import Reading
 from postmortem.core.skipped import Skip, Skips
 from postmortem.readers import reader
@@ -138,11 +139,14 @@ class _File:
         """All that the file holds. Called again after bytes were appended, it reads only these."""
         builder = PointsBuilder()
         patterns = ScalarPatterns(self.code_of)
-        _LAYOUTS.credit = CREDIT + self.path.stat().st_size // 1024
+        whole = self.path.stat().st_size
+        _LAYOUTS.credit = CREDIT + whole // 1024
         with self.path.open("rb") as stream:
             stream.seek(self.resumed_at())
             self.damage.clear()
-            self.parts += [self.columns(patterns, batch) for batch in batches(stream, self.damage, _LAYOUTS)]
+            for batch in batches(stream, self.damage, _LAYOUTS):
+                self.parts.append(self.columns(patterns, batch))
+                progressed(str(self.path), min(batch.offset, whole), whole)
             self.size = stream.tell()
         if self.parts:
             columns = [np.concatenate(column) for column in zip(*self.parts, strict=True)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.core.progress import progressed
 from postmortem.core.reading import Reading
 from postmortem.core.skipped import Skip
 from postmortem.readers import reader
@@ -120,11 +121,13 @@ class _Log:
     def read(self) -> Reading:
         data = self.path.read_bytes()
         damage: list[Damage] = []
-        count = 0
+        count = done = 0
         for payload in records(data, damage):
+            done += len(payload)
             count += self.record(payload)
             if len(self.rows) == _BLOCK:
                 count -= self.take_rows()
+                progressed(str(self.path), done, len(data))
             if len(self.updates) == _BLOCK:
                 count -= self.take_updates()
         count -= self.take_rows() + self.take_updates()

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 
-from postmortem import TrainStep, api  # noqa: E402
+from postmortem import PostmortemError, TrainStep, api  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ def test_left_as_it_was(step: Any, grad: bool) -> None:
         try:
             found = api.localize(TrainStep(model, optimizer, step, batch))
             assert found.op == "log"
-        except (KeyboardInterrupt, api.PostmortemError):
+        except (KeyboardInterrupt, PostmortemError):
             assert step is not loss_of
         after = process(), objects(model, optimizer, batch)
     assert after == before

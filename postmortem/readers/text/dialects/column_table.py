@@ -81,7 +81,7 @@ class ColumnTable(Dialect):
                     len(names) >= (2 if sign == "|" or position(names[0]) else 3)
                     and len(set(names)) == len(names)
                     and all(self._name.match(n) and len(n.split()) <= 5 for n in names)
-                    and (self._metrics(names) or (sign == "|" and _counts(names[0])))
+                    and (self._metrics(names) or (sign == "|" and _counts(names[0])) or _between_tabs(names, text))
                 ):
                     self.header[row.rank] = (sign, names, row.text)
                     return Record()
@@ -142,6 +142,12 @@ class ColumnTable(Dialect):
 def _counts(name: str) -> bool:
     """Whether a first column between bars is the step or the epoch: the others are values there, of any name."""
     return (position(_clean(name)) or ("", 0))[0] in ("step", "epoch")
+
+
+def _between_tabs(names: list[str], text: str) -> bool:
+    """Whether names of one word, one of them known, are separated by tabs: no sentence has those."""
+    words = all(re.fullmatch(r"[A-Za-z][\w.@/%\-]*", name) for name in names)
+    return words and text.count("\t") == len(names) - 1 and any(role_of(name) is not None for name in names)
 
 
 def _cells(text: str, sign: str) -> list[str]:

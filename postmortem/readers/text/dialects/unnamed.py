@@ -16,10 +16,11 @@ _FEWEST = 8
 
 @dialect
 class Unnamed(Dialect):
-    """``12 tensor(0.53, grad_fn=<NllLossBackward0>)``, or a log of nothing but rows ``12<TAB>0.53``.
+    """``12 tensor(0.53, grad_fn=<NllLossBackward0>)``, or a log of nothing but rows ``12<TAB>0.53``, ``12 0.53 0.81``.
 
     A tensor with a `grad_fn` that is printed is the loss. Plain numbers count only in a log that holds hardly anything
-    else and whose first column rises evenly; what they measure shows in whether they fall.
+    else and whose first column rises evenly; what they measure shows in whether they fall. Several in a row are
+    numbered.
     """
 
     name = "unnamed numbers"
@@ -31,6 +32,9 @@ class Unnamed(Dialect):
     _row = re.compile(
         rf"[(\[]?(?:(?P<n>\d{{1,12}})[\])]?(?:\s*[,:;|]\s*|\s+))?(?:{_tensor}|(?P<value>{NUMBER}|{NONFINITE}))[)\]]?\s*$"
     )
+    _several = re.compile(
+        rf"(?P<n>\d{{1,12}})(?:\s*[,;]\s*|\s+)(?P<values>(?:(?:{NUMBER}|{NONFINITE})(?:\s*[,;]\s*|\s+|$)){{2,12}})$"
+    )
     _loss = re.compile(r"grad_fn=<(\w*Loss)\w*>")
 
     def __init__(self) -> None:
@@ -38,19 +42,39 @@ class Unnamed(Dialect):
 
     def sniff(self, sample: str) -> bool:
         lines = [line for line in sample.splitlines() if line.strip()]
-        rows = [row for row in map(self._row.match, lines) if row is not None and row["n"] is not None]
+        rows = [row for row in map(self._plain_row, lines) if row is not None]
         counts = [int(row["n"]) for row in rows]
         gaps = [b - a for a, b in pairwise(counts)]
         usual = max(set(gaps), key=gaps.count, default=0)
-        others = [cell for line in lines if self._row.match(line) is None for cell in re.split(r"[\s,|]+", line)]
-        decimals = sum(not (row["tensor"] or row["value"]).isdigit() for row in rows)
+        others = [cell for line in lines if self._plain_row(line) is None for cell in re.split(r"[\s,|]+", line)]
+        decimals = sum("." in row[0] or "e" in row[0] for row in rows)
         self.plain = (
             len(rows) >= max(_FEWEST, 0.9 * len(lines)) and usual > 0 and gaps.count(usual) >= 0.8 * len(gaps)
         ) and decimals > 0.9 * len(rows)
         self.plain = self.plain and not any(position(cell) for cell in others)  # a header names the columns
         return self.plain or "grad_fn=" in sample
 
+    def _plain_row(self, text: str) -> re.Match[str] | None:
+        """The match of a row of a step and numbers."""
+        match = self._row.match(text)
+        return match if match is not None and match["n"] is not None else self._several.match(text)
+
+    def _numbered(self, row: Row) -> Record | None:
+        """The record of a row of a step and several numbers."""
+        match = self._several.match(row.text)
+        if match is None:
+            return None
+        cells = re.finditer(rf"{NUMBER}|{NONFINITE}", match["values"])
+        start = match.start("values")
+        values = [
+            Value(f"unnamed number {i}", number(c[0]), start + c.start(), start + c.end())
+            for i, c in enumerate(cells, 1)
+        ]
+        return Record(values, step=float(match["n"]), level=Trust.STEP, at={"step": match.span("n")})
+
     def parse(self, row: Row) -> Record | None:
+        if self.plain and (several := self._numbered(row)) is not None:
+            return several
         match = self._row.match(row.text)
         has_graph = match is not None and "grad_fn=" in (match["rest"] or "")
         if match is None or not (has_graph or (self.plain and match["n"] is not None)):

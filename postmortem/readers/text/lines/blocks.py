@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.core.progress import progressed
 from postmortem.readers.shared.decode import FOUR_NULS, leading_nul_problem, leading_nuls, nul_problem, wide_encoding
 from postmortem.readers.shared.open_end import CUT, NOT_USED, last_line, without_last_number
 from postmortem.readers.text.lines.json_envelopes import content_key, unwrapped
@@ -78,11 +79,13 @@ class Lines:
     """Number of the next line."""
     tail: bytes = b""
     """The end of the last block."""
+    whole: int = 0
+    """Bytes of the file when it was opened."""
 
     def __iter__(self) -> Iterator[Block]:
         with self.path.open("rb", buffering=0) as file:
             head = file.read(_HEAD)
-            size = os.fstat(file.fileno()).st_size  # growth of the log during reading is ignored
+            self.whole = size = os.fstat(file.fileno()).st_size  # growth of the log during reading is ignored
             if head.startswith(FOUR_NULS) and (start := leading_nuls(self.path)) < size:
                 self._skip_nuls(start)
                 file.seek(start)
@@ -169,6 +172,7 @@ class Lines:
         block = self._block(data, size)
         self.line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[block.end] == _LF))
         self.size += size
+        progressed(str(self.path), min(self.size, self.whole), self.whole)
         self.tail = block.data[max(0, block.size - _TAIL) : block.size]
         return block
 

@@ -26,7 +26,7 @@ from postmortem.readers.text.records.placing import (
     position_of_first,
 )
 from postmortem.readers.text.records.record import Record, Trust, Value
-from postmortem.readers.text.records.split_words import give_splits, inherit_split, split_of_row
+from postmortem.readers.text.records.split_words import give_splits, inherit_split, is_of_another_pass, split_of_row
 from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, is_of_held_out, position
 from postmortem.readers.text.records.tokens import (
     LONGEST_ROW,
@@ -129,8 +129,7 @@ class RowMiner:
                 self.end = remark.end()
                 continue
             # after rejected words ("nan") the text in front may be long, but a name is not
-            far = begin - (200 if kind == "nonfinite" else 2000)
-            gap = text[far if far > end else end : begin]
+            gap = text[max(end, begin - (200 if kind == "nonfinite" else 2000)) : begin]
             if nested and ("{" in gap or "}" in gap):
                 self._walk(gap)
             if kind == "junk" or (gap[-1:] == "#" and text.startswith(":", match.end()) and letters(gap)):
@@ -177,7 +176,7 @@ class RowMiner:
 
     def _fraction(self, match: re.Match[str], gap: str, named: Named | None) -> None:
         """``12/100``: an epoch, a step of a known total, a position, or a share such as the correct answers."""
-        record, before = self.record, gap.strip()
+        record, before = self.record, gap.strip(" ,;")
         self.end = match.end()
         if before == "(" and record.values:
             return  # "Acc: 50.0% (155/310)": the counts of the percentage
@@ -327,6 +326,7 @@ class RowMiner:
             return _reversed(text, self.start) if demand else None
         inherit_split(record, text)
         split_of_row(record, text, self.start)
+        record.evaluation |= is_of_another_pass(record)
         return record
 
     def _drop_weak(self, placed: bool) -> None:

@@ -22,6 +22,8 @@ _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}
 _EPOCH_AHEAD = re.compile(r"(?i)[ ,|]{1,4}+epo?ch ?[:=] ?\d")
 _EPOCH_AFTER = re.compile(r" [Ee]poch\b(?!\s{0,3}[:=#\[(]{0,2}\s{0,2}\d)")
 """After the number of an epoch: ``5/100 in 0 epoch``; what follows is no other number of it."""
+_PAIR = re.compile(r"\s*+,\s*+\d++\s*+\](?!\s*+[\],])")
+"""What follows the epoch of ``[3, 100] loss: 1.2``; the row of a matrix is longer, or goes on with a comma."""
 _SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
@@ -30,6 +32,8 @@ def counted_by(named: Named) -> tuple[str, Trust] | None:
     """What the fraction of this name counts; None if the name is not one of a position."""
     if not named.strong and (kind := _ABBREVIATED.get(named.name.lower())):
         return kind, Trust.LOCAL
+    if named.name == "T" and named.strong:
+        return POSITIONS["global_step"]  # "T = 25000 / 1000000 | Avg. reward: -3.1"
     own, slash, _ = named.name.partition("/")
     return position(own if slash else named.name)  # "global_step/max_steps: 1/100"
 
@@ -113,7 +117,7 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     ):
         record.step, record.level = value, Trust.LOCAL
         record.at["step"] = span
-    elif before == "[" and record.epoch is None and after[:1] == ",":
+    elif before == "[" and record.epoch is None and _PAIR.match(text, match.end()):
         record.epoch = value
         record.at["epoch"] = span
     elif before == "," and after[:1] == "]" and record.epoch is not None and record.n is None:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from postmortem.core.roles import role_of
+from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.step_words import HELD_OUT, SPLITS
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ def split_of_row(record: Record, text: str, start: int) -> None:
             return
 
 
+def is_of_another_pass(record: Record) -> bool:
+    """Whether a row counts batches of held-out data: ``Valid | Epoch 1 | 2/3 | Loss 0.2``."""
+    return record.total is not None and record.level <= Trust.LOCAL and record.split.lower() in HELD_OUT
+
+
 def _words(tag: str) -> list[str]:
     return re.split(r"[\W_]+", tag.lower())
 
@@ -58,7 +64,7 @@ def give_splits(record: Record, splits: Sequence[tuple[int, str]]) -> None:
 
 def inherit_split(record: Record, text: str) -> None:
     """``train Loss: 0.8 Acc: 0.6``: a split word in front of the first name holds for the next ones too."""
-    split, seen = "", set()
+    split, seen, told = "", set(), False
     for i, value in enumerate(record.values):
         tag = value.tag
         if i and tag.lower() in HELD_OUT and role_of(before := record.values[i - 1].tag) == "loss":
@@ -68,9 +74,11 @@ def inherit_split(record: Record, text: str) -> None:
                 continue
         first, rest = tag.split(" ", 1) if " " in tag else ("", "")
         if rest and first.lower() in SPLITS:
-            split = first
+            split, told = first, role_of(tag) == "val_loss"
+            base = rest
         elif split and value.start >= 0 and role_of(tag) in _ROLES:
             between = text[max(0, value.start - len(tag) - 6) : value.start].replace(tag, "")
-            if tag in seen or not re.search(r"[|,;\-\t]", between):
+            # "Val NLL: 2.6; CE: 1.2": behind a loss of held-out data stands no loss of the training without a word
+            if tag in seen or (told and tag != base) or not re.search(r"[|,;\-\t]", between):
                 record.values[i] = value._replace(tag=f"{split} {tag}")
         seen.add(tag)

@@ -28,6 +28,7 @@ from postmortem.readers.text.steps.draft import Draft
 from postmortem.readers.text.steps.epochs import epoch_ends, from_bars, global_steps
 from postmortem.readers.text.steps.repeats import again
 from postmortem.readers.text.steps.row_store import NO_STEP, squeeze
+from postmortem.readers.text.steps.shared_names import set_shared_apart
 from postmortem.readers.text.steps.summaries import SCORES, summaries, whole_epochs
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def resolve(store: RowStore, announced: Announcements | None = None) -> Resolved
     Empties `store`. `announced` is what the text says about the length of the training.
     """
     draft = Draft.of(store)
+    set_shared_apart(draft)
     rows = draft.rows
     if not len(rows):
         return Resolved(Points.empty(), rows["line"], rows["rank"], rows["step"], "row")

@@ -1,0 +1,94 @@
+"""Names that rows of the training share with rows of its evaluation, and other rows that look like counters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from postmortem.readers.text import read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def series(tmp_path: Path, text: str) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values of each tag of a log with this text."""
+    log = tmp_path / "train.log"
+    log.write_text(text)
+    points = read_text(log).points
+    found: dict[str, list[tuple[int, float]]] = {}
+    for code, step, value in zip(points.code, points.step, points.value, strict=True):
+        found.setdefault(points.tags[code], []).append((int(step), float(value)))
+    return found
+
+
+def test_a_loss_beside_a_score_of_the_evaluation_is_of_it(tmp_path: Path) -> None:
+    """Other rows print the loss beside a score of the training."""
+    rows = []
+    for e in range(1, 7):
+        rows += [
+            f"[Epoch: {e:02d}] Train acc: 0.{e}0 | loss: {3 - e / 4}",
+            f"[Epoch: {e:02d}] Valid acc: 0.{e}5 | loss: {4 - e / 4}",
+        ]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    assert found["loss"] == [(e, 3 - e / 4) for e in range(1, 7)]
+    assert found["valid loss"] == [(e, 4 - e / 4) for e in range(1, 7)]
+
+
+def test_a_loss_beside_a_score_of_the_evaluation_only(tmp_path: Path) -> None:
+    """Nothing tells whose loss it is: it keeps its name."""
+    found = series(tmp_path, "".join(f"Epoch {e} | Test acc: 0.{e}5 | Loss: {4 - e / 4}\n" for e in range(1, 7)))
+    assert len(found["Loss"]) == 6
+
+
+def test_batches_of_another_pass_place_no_rows(tmp_path: Path) -> None:
+    """``Valid | Epoch 1 | 2/3``: the epochs of the training count on."""
+    rows = []
+    for e in range(1, 6):
+        rows += [f"- Train | Epoch {e} | {n}/90 | 1.5 it/sec | Loss {3 - e / 4 - n / 900:.4f}" for n in (30, 60, 89)]
+        rows += [f"- Valid | Epoch {e} | {n}/3 | 0.3 it/sec | Loss {4 - e / 4:.4f}" for n in (1, 2)]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    assert [step for step, _ in found["Loss"]] == [90 * (e - 1) + n for e in range(1, 6) for n in (30, 60, 89)]
+    assert {step for step, _ in found["Valid Loss"]} == {90 * e for e in range(1, 6)}
+
+
+@pytest.mark.parametrize("counts", ["({}/2466)", ", ({}/2466)", " ({} / 2466)"])
+def test_the_counts_behind_a_percentage_are_no_step(tmp_path: Path, counts: str) -> None:
+    """They are the share's numerator and denominator."""
+    rows = [
+        f"epoch   {e}\nloss: {6 - e / 4:.3f}\ntest accuracy: {20 + (e * 7) % 5:.2f}%{counts.format(512 + (e * 7) % 5)}"
+        for e in range(1, 9)
+    ]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    assert [step for step, _ in found["loss"]] == list(range(1, 9))
+
+
+def test_rows_of_a_matrix_are_no_epochs(tmp_path: Path) -> None:
+    """``[ 1104, 151, 10140]], dtype=int32)`` is one, ``[3, 100] loss: 1.2`` is not."""
+    rows = [
+        f"[Epoch: {e:02d}] train acc: 0.{e}0 | loss: {3 - e / 4}\nmatrix=tensor([[  {500 + e},    54,   546],\n"
+        f"        [   {23 - e},  1590,   251],\n        [ {1517 - 9 * e},   624, 10015]], dtype=torch.int32)"
+        for e in range(1, 9)
+    ]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    assert [step for step, _ in found["loss"]] == list(range(1, 9))
+    found = series(tmp_path, "".join(f"[{e}, {n:5d}] loss: {3 - e / 4}\n" for e in (1, 2) for n in (100, 200)))
+    assert len(found["loss"]) == 4
+
+
+def test_a_header_between_tabs_without_a_step(tmp_path: Path) -> None:
+    """Rows of numbers below names between tabs, one of which is known."""
+    rows = [f"{14 - i / 2:.4f}\t{27 - i}.5\t{21 - i / 3:.4f}" for i in range(20)]
+    found = series(tmp_path, "\n".join(["train_loss\ttrain_EPE\tEPE", *rows]) + "\n")
+    assert [value for _, value in found["train_loss"]] == [14 - i / 2 for i in range(20)]
+    assert len(found["EPE"]) == 20
+
+
+@pytest.mark.parametrize("sign", [" ", ", ", "\t", ",", "; "])
+def test_several_numbers_without_names(tmp_path: Path, sign: str) -> None:
+    """The first counts the rows, the others are numbered."""
+    rows = [sign.join([str(i), f"{2 - i / 50:.4f}", f"0.{50 + i}"]) for i in range(40)]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    assert found["unnamed number 1"] == [(i, pytest.approx(2 - i / 50)) for i in range(40)]
+    assert len(found["unnamed number 2"]) == 40
