@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +22,7 @@ from postmortem.core.run import Run
 from postmortem.judging import chosen_detectors, comparison
 from postmortem.judging.exit_code import exit_code as exit_code
 from postmortem.judging.inspected import judge_inspected
+from postmortem.judging.without_files import without_commands
 from postmortem.registries import OF_A_SCAN as OF_A_SCAN
 from postmortem.registries import broken_plugins as broken_plugins
 from postmortem.registries import registries as registries
@@ -29,6 +31,7 @@ from postmortem.runs.each import read
 from postmortem.runs.frames import is_frame, runs_of
 from postmortem.runs.group import discover
 from postmortem.runs.load import load_run
+from postmortem.runs.remote import Copy, copied, is_url, named, naming
 from postmortem.runs.target import chosen, resolve, shared_folders
 from postmortem.scanning import NOT_REPLAYED as NOT_REPLAYED
 from postmortem.scanning import Examiner, reports_of
@@ -55,9 +58,10 @@ if TYPE_CHECKING:
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     """One run: its numbers (`.frame`), the events of its logs (`.events`) and what could not be read (`.problems`).
 
-    `path` is a file or a folder; `roles` maps tags to roles where their names do not show them. Content never raises:
-    damage becomes a Problem and the frames may be empty. NotFoundError if the path does not exist, UsageError
-    where it holds several runs (the message lists them).
+    `path` is a file or a folder, or the URL of one (``s3://…``, ``https://…``; extra [remote]), of which is copied
+    what readers take; `roles` maps tags to roles where their names do not show them. Content never raises: damage
+    becomes a Problem and the frames may be empty. NotFoundError if the path does not exist, UsageError where it
+    holds several runs (the message lists them).
 
     >>> run = load("sample_runs/killed")
     >>> run.ended, run.roles
@@ -65,13 +69,21 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     >>> list(run.frame.columns)
     ['run', 'source', 'rank', 'segment', 'tag', 'step', 'wall_time', 'value']
     """
-    return load_run(_path(path, "load"), roles)
+    if not is_url(path):
+        return load_run(_path(path, "load"), roles)
+    copy = copied(cast("str", path))
+    with naming([copy]):
+        run = load_run(copy.path, roles)
+    run.problems.extend(copy.problems)
+    return copy.named(replace(run, reload=partial(load, path, roles=roles)))
 
 
 def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
     """The path that `verb` was given; with `of_run`, also that of a run or of its report. TypeError for the rest."""
     if of_run and isinstance(given, (Run, RunReport)):
         return Path(given.path)
+    if is_url(given):
+        raise UsageError(f"{verb} needs local files, copy them here first: {given}")
     if isinstance(given, (str, os.PathLike)):
         return Path(given)
     kinds = "a path, a Run or a RunReport" if of_run else "a path"
@@ -90,7 +102,7 @@ def _run(given: Given, verb: str, roles: Mapping[str, str] | None = None) -> Run
         if others:
             raise UsageError(f"the frame holds {len(others) + 1} runs, give the rows of one; scan shows each")
         return run
-    return load(_path(given, verb, of_run=True), roles=roles)
+    return load(cast("str", given) if is_url(given) else _path(given, verb, of_run=True), roles=roles)
 
 
 def scan(
@@ -108,6 +120,7 @@ def scan(
 ) -> Report:
     """Reads every run below `paths`, or in a pandas DataFrame, and reports what happened to each.
 
+    A path may be a URL, as for `load`; of checkpoints that lie there only the number is reported.
     A frame is wide (a column per metric) or long (`tag` and `value`), with a step column; a column `run` tells runs
     apart; see `postmortem.runs.frames.runs_of`.
     `config` selects and tunes detectors; `keep` keeps each `Run` in its report (for notebooks; costs memory);
@@ -129,12 +142,18 @@ def scan(
     runs: list[Run] = []
     found: list[RunFiles] = []
     roots: list[Path] = []
+    copies: list[Copy] = []
     problems: list[Problem] = []
     if is_frame(paths):
         runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles)
     else:
-        roots = _roots(cast("PathLike | Iterable[PathLike]", paths))
-        found, problems = _discovered(roots)
+        given = _given(cast("PathLike | Iterable[PathLike]", paths))
+        copies = [copied(cast("str", one)) for one in given if is_url(one)]
+        of_url = {copy.url: copy.path for copy in copies}
+        roots = [of_url[cast("str", one)] if is_url(one) else _path(one, "scan") for one in given]
+        with naming(copies):
+            found, problems = _discovered(roots)
+        problems += [problem for copy in copies for problem in copy.problems]
     examiner = Examiner(
         detectors=detectors,
         roles=config.roles,
@@ -149,9 +168,20 @@ def scan(
     )
     reports = [examiner.report(run) for run in runs]
     reports += reports_of(found, examiner, jobs, progress)
+    if copies:
+        reports = [_of_url(report, copies) for report in reports]
+        problems = named(copies, problems)
     tell_apart(reports)
     ordered = tuple(sorted(reports, key=_worst_first))
-    return Report(runs=ordered, version=__version__, options=_options(roots, config), problems=tuple(problems))
+    options = named(copies, _options(roots, config))
+    return Report(runs=ordered, version=__version__, options=options, problems=tuple(problems))
+
+
+def _of_url(report: RunReport, copies: Sequence[Copy]) -> RunReport:
+    """A report that names the URLs for the copies; of these runs, no command that looks for local files."""
+    if any(Path(report.path).is_relative_to(copy.path) for copy in copies):
+        report = without_commands(report)
+    return named(copies, report)
 
 
 def _discovered(roots: Sequence[Path]) -> tuple[list[RunFiles], list[Problem]]:
@@ -175,13 +205,13 @@ def _reference(baseline: Given, config: Config) -> Run:
     return run
 
 
-def _roots(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """The paths that a scan was given: one, or several of them."""
+def _given(paths: PathLike | Iterable[PathLike]) -> list[PathLike]:
+    """The paths and URLs that a scan was given: one, or several of them."""
     given = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, os.PathLike)) else [paths]
-    roots = [_path(p, "scan") for p in given]
-    if not roots:
+    listed = cast("list[PathLike]", [*given])
+    if not listed:
         raise UsageError("scan: no path was given")
-    return roots
+    return listed
 
 
 def judge(run: Given, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:
