@@ -1,4 +1,4 @@
-"""``postmortem compare``: the first step at which two runs part, and what differs."""
+"""``postmortem compare``: the first step at which two runs differ, and what differs."""
 
 from __future__ import annotations
 

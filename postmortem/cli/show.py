@@ -1,4 +1,4 @@
-"""``postmortem show``: how a run was understood."""
+"""``postmortem show``: how a run was read."""
 
 from __future__ import annotations
 
