@@ -149,13 +149,7 @@ def scan(
     if is_frame(paths):
         runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles)
     else:
-        given = _given(cast("PathLike | Iterable[PathLike]", paths))
-        copies = [copied(cast("str", one)) for one in given if is_url(one)]
-        of_url = {copy.url: copy.path for copy in copies}
-        roots = [of_url[cast("str", one)] if is_url(one) else _path(one, "scan") for one in given]
-        with naming(copies):
-            found, problems = _discovered(roots)
-        problems += [problem for copy in copies for problem in copy.problems]
+        roots, copies, found, problems = _found(_given(cast("PathLike | Iterable[PathLike]", paths)))
     examiner = Examiner(
         detectors=detectors,
         roles=config.roles,
@@ -177,6 +171,16 @@ def scan(
     ordered = tuple(sorted(reports, key=_worst_first))
     options = named(copies, _options(roots, config))
     return Report(runs=ordered, version=__version__, options=options, problems=tuple(problems))
+
+
+def _found(given: Sequence[PathLike]) -> tuple[list[Path], list[Copy], list[RunFiles], list[Problem]]:
+    """The folders and files to search, the copies of URLs among them, the runs in them, and what is wrong with them."""
+    copies = [copied(cast("str", one)) for one in given if is_url(one)]
+    of_url = {copy.url: copy.path for copy in copies}
+    roots = [of_url[cast("str", one)] if is_url(one) else _path(one, "scan") for one in given]
+    with naming(copies):
+        found, problems = _discovered(roots)
+    return roots, copies, found, [*problems, *(problem for copy in copies for problem in copy.problems)]
 
 
 def _of_url(report: RunReport, copies: Sequence[Copy]) -> RunReport:
