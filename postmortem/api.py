@@ -141,15 +141,8 @@ def scan(
     """
     config = config or Config()
     detectors = chosen_detectors(config)
-    runs: list[Run] = []
-    found: list[RunFiles] = []
-    roots: list[Path] = []
-    copies: list[Copy] = []
-    problems: list[Problem] = []
-    if is_frame(paths):
-        runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles)
-    else:
-        roots, copies, found, problems = _found(_given(cast("PathLike | Iterable[PathLike]", paths)))
+    runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles) if is_frame(paths) else []
+    roots, copies, found, problems = _found([] if is_frame(paths) else _given(paths))
     examiner = Examiner(
         detectors=detectors,
         roles=config.roles,
@@ -166,10 +159,9 @@ def scan(
     reports += reports_of(found, examiner, jobs, progress)
     if copies:
         reports = [_of_url(report, copies) for report in reports]
-        problems = named(copies, problems)
     tell_apart(reports)
     ordered = tuple(sorted(reports, key=_worst_first))
-    options = named(copies, _options(roots, config))
+    options, problems = named(copies, (_options(roots, config), problems))
     return Report(runs=ordered, version=__version__, options=options, problems=tuple(problems))
 
 
@@ -179,7 +171,7 @@ def _found(given: Sequence[PathLike]) -> tuple[list[Path], list[Copy], list[RunF
     of_url = {copy.url: copy.path for copy in copies}
     roots = [of_url[cast("str", one)] if is_url(one) else _path(one, "scan") for one in given]
     with naming(copies):
-        found, problems = _discovered(roots)
+        found, problems = _discovered(roots) if roots else ([], [])
     return roots, copies, found, [*problems, *(problem for copy in copies for problem in copy.problems)]
 
 
@@ -211,7 +203,7 @@ def _reference(baseline: Given, config: Config) -> Run:
     return run
 
 
-def _given(paths: PathLike | Iterable[PathLike]) -> list[PathLike]:
+def _given(paths: PathLike | Iterable[PathLike] | pd.DataFrame) -> list[PathLike]:
     """The paths and URLs given to a scan, as a list."""
     given = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, os.PathLike)) else [paths]
     listed = cast("list[PathLike]", [*given])
