@@ -48,7 +48,7 @@ class Unnamed(Dialect):
         gaps = [b - a for a, b in pairwise(counts)]
         usual = max(set(gaps), key=gaps.count, default=0)
         others = [cell for line in lines if self._plain_row(line) is None for cell in re.split(r"[\s,|]+", line)]
-        decimals = sum("." in row[0] or "e" in row[0] for row in rows)
+        decimals = sum(re.search(r"[.a-zA-Z]", row[0]) is not None for row in rows)
         self.plain = (
             len(rows) >= max(_FEWEST, 0.9 * len(lines)) and usual > 0 and gaps.count(usual) >= 0.8 * len(gaps)
         ) and decimals > 0.9 * len(rows)
