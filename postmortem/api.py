@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +22,7 @@ from postmortem.core.run import Run
 from postmortem.judging import chosen_detectors, comparison
 from postmortem.judging.exit_code import exit_code as exit_code
 from postmortem.judging.inspected import judge_inspected
+from postmortem.judging.without_files import without_commands
 from postmortem.registries import OF_A_SCAN as OF_A_SCAN
 from postmortem.registries import broken_plugins as broken_plugins
 from postmortem.registries import registries as registries
@@ -29,6 +31,7 @@ from postmortem.runs.each import read
 from postmortem.runs.frames import is_frame, runs_of
 from postmortem.runs.group import discover
 from postmortem.runs.load import load_run
+from postmortem.runs.remote import Copy, copied, is_url, named, naming
 from postmortem.runs.target import chosen, resolve, shared_folders
 from postmortem.scanning import NOT_REPLAYED as NOT_REPLAYED
 from postmortem.scanning import Examiner, reports_of
@@ -55,7 +58,8 @@ if TYPE_CHECKING:
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     """Reads one run: its numbers (`.frame`), log events (`.events`), and what could not be read (`.problems`).
 
-    `path` is a file or a folder. `roles` maps tags to roles if their names do not show them.
+    `path` is a file or a folder, or the URL of one (``s3://…``, ``https://…``; extra [remote]): what readers use there
+    is copied first. `roles` maps tags to roles if their names do not show them.
 
     The content of a file never raises: damage is listed in `problems`, and the frames may be empty. Raises
     NotFoundError if the path does not exist, and UsageError if it holds several runs (the message lists them).
@@ -66,13 +70,21 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     >>> list(run.frame.columns)
     ['run', 'source', 'rank', 'segment', 'tag', 'step', 'wall_time', 'value']
     """
-    return load_run(_path(path, "load"), roles)
+    if not is_url(path):
+        return load_run(_path(path, "load"), roles)
+    copy = copied(cast("str", path))
+    with naming([copy]):
+        run = load_run(copy.path, roles)
+    run.problems.extend(copy.problems)
+    return copy.named(replace(run, reload=partial(load, path, roles=roles)))
 
 
 def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
     """The path given to `verb`; with `of_run`, also the path of a run or of its report. Otherwise raises TypeError."""
     if of_run and isinstance(given, (Run, RunReport)):
         return Path(given.path)
+    if is_url(given):
+        raise UsageError(f"{verb} needs local files, copy them here first: {given}")
     if isinstance(given, (str, os.PathLike)):
         return Path(given)
     kinds = "a path, a Run or a RunReport" if of_run else "a path"
@@ -91,7 +103,7 @@ def _run(given: Given, verb: str, roles: Mapping[str, str] | None = None) -> Run
         if others:
             raise UsageError(f"the frame holds {len(others) + 1} runs, give the rows of one; scan shows each")
         return run
-    return load(_path(given, verb, of_run=True), roles=roles)
+    return load(cast("str", given) if is_url(given) else _path(given, verb, of_run=True), roles=roles)
 
 
 def scan(
@@ -110,7 +122,7 @@ def scan(
     """Reads every run below `paths`, or in a pandas DataFrame, and reports what happened to each.
 
     A DataFrame is wide (a column per metric) or long (columns `tag` and `value`), with a step column; a column `run`
-    separates runs, see `postmortem.runs.frames.runs_of`.
+    separates runs, see `postmortem.runs.frames.runs_of`. A path may be a URL, as for `load`.
 
     config: selects and configures detectors. keep: keep each `Run` in its report (for notebooks; uses memory).
     look_into_checkpoints: read all checkpoints of every run (needs torch); otherwise only those that a report depends
@@ -129,15 +141,8 @@ def scan(
     """
     config = config or Config()
     detectors = chosen_detectors(config)
-    runs: list[Run] = []
-    found: list[RunFiles] = []
-    roots: list[Path] = []
-    problems: list[Problem] = []
-    if is_frame(paths):
-        runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles)
-    else:
-        roots = _roots(cast("PathLike | Iterable[PathLike]", paths))
-        found, problems = _discovered(roots)
+    runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles) if is_frame(paths) else []
+    roots, copies, found, problems = _found([] if is_frame(paths) else _given(paths))
     examiner = Examiner(
         detectors=detectors,
         roles=config.roles,
@@ -152,9 +157,29 @@ def scan(
     )
     reports = [examiner.report(run) for run in runs]
     reports += reports_of(found, examiner, jobs, progress)
+    if copies:
+        reports = [_of_url(report, copies) for report in reports]
     tell_apart(reports)
     ordered = tuple(sorted(reports, key=_worst_first))
-    return Report(runs=ordered, version=__version__, options=_options(roots, config), problems=tuple(problems))
+    options, problems = named(copies, (_options(roots, config), problems))
+    return Report(runs=ordered, version=__version__, options=options, problems=tuple(problems))
+
+
+def _found(given: Sequence[PathLike]) -> tuple[list[Path], list[Copy], list[RunFiles], list[Problem]]:
+    """The folders and files to search, the copies of URLs among them, the runs in them, and what is wrong with them."""
+    copies = [copied(cast("str", one)) for one in given if is_url(one)]
+    of_url = {copy.url: copy.path for copy in copies}
+    roots = [of_url[cast("str", one)] if is_url(one) else _path(one, "scan") for one in given]
+    with naming(copies):
+        found, problems = _discovered(roots) if roots else ([], [])
+    return roots, copies, found, [*problems, *(problem for copy in copies for problem in copy.problems)]
+
+
+def _of_url(report: RunReport, copies: Sequence[Copy]) -> RunReport:
+    """A report that names the URLs for the copies; of these runs, no command that looks for local files."""
+    if any(Path(report.path).is_relative_to(copy.path) for copy in copies):
+        report = without_commands(report)
+    return named(copies, report)
 
 
 def _discovered(roots: Sequence[Path]) -> tuple[list[RunFiles], list[Problem]]:
@@ -178,13 +203,13 @@ def _reference(baseline: Given, config: Config) -> Run:
     return run
 
 
-def _roots(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """The paths given to a scan, as a list."""
+def _given(paths: PathLike | Iterable[PathLike] | pd.DataFrame) -> list[PathLike]:
+    """The paths and URLs given to a scan, as a list."""
     given = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, os.PathLike)) else [paths]
-    roots = [_path(p, "scan") for p in given]
-    if not roots:
+    listed = cast("list[PathLike]", [*given])
+    if not listed:
         raise UsageError("scan: no path was given")
-    return roots
+    return listed
 
 
 def judge(run: Given, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:

@@ -231,11 +231,11 @@ class Agent(Flags):
                 why = _HINDERED if self.standby.hindered else _NO_FORK
             self.report.line("unexamined", why=why, again=why != NO_OPTIMIZER and not self._forks())
             return
+        if "capture" in answer:
+            self.report.line("capture", **answer["capture"])
         if "error" in answer:
             self.report.line("unexamined", why=answer["error"])
             return
-        if "capture" in answer:
-            self.report.line("capture", **answer["capture"])
         found = answer["culprit"]
         if self.plan["mode"] == "replay" and among_others() and not answer["repeated"]:
             # its step depends on the other ranks, which the copy does not have

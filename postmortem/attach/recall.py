@@ -72,6 +72,7 @@ class Recall(Agent):
             "recalled",
             tick=number + 1,
             losses=capture.head["losses"],
+            cause=capture.head["kind"],
             passes=capture.head["passes"],
             lacks=lacks,
             unstored=capture.head["unstored"],

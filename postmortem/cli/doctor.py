@@ -24,6 +24,7 @@ _EXTRAS = {
     "tensorboard": ("tensorboard", "TensorBoard has no tab Postmortem"),
     "pyarrow": ("parquet", "export cannot write Parquet"),
     "zstandard": ("zstd", "logs compressed with zstd are not read"),
+    "fsspec": ("remote", "runs behind a URL (s3://, https://) cannot be read"),
     "wandb": ("wandb", "annotate --wandb does not work"),
 }
 """Package -> the extra that installs it, and what does not work without it."""

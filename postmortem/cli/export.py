@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from postmortem.cli.shared import CONTEXT, PATH, loaded, refuse_to_replace_a_log, whole_file
+from postmortem.cli.shared import CONTEXT, SOURCE, loaded, refuse_to_replace_a_log, whole_file
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
 from postmortem.reporters.shared.words import count
@@ -14,7 +14,7 @@ from postmortem.runs.table_file import writer_of
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("run", type=PATH)
+@click.argument("run", type=SOURCE)
 @click.option(
     "-o",
     "--output",

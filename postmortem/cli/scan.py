@@ -15,7 +15,7 @@ import click
 from postmortem import api
 from postmortem.cli.shared import (
     CONTEXT,
-    PATH,
+    SOURCE,
     own_stdout,
     refuse_to_replace_a_log,
     warn_of_broken_plugins,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from postmortem.core.report import Report
     from postmortem.reporters import Render
 
-_paths = click.argument("paths", nargs=-1, type=PATH)
+_paths = click.argument("paths", nargs=-1, type=SOURCE)
 _HERE = (Path("."),)
 _MOST_TOLD = 10
 _WITH_PLACES = ("sarif", "github", "junit")  # formats that attach findings to a line of a file
@@ -103,7 +103,10 @@ _jobs = click.option(
 @_no_cache
 @_jobs
 @click.option(
-    "--baseline", type=PATH, metavar="RUN", help="Report for each run the first step at which it differs from this one."
+    "--baseline",
+    type=SOURCE,
+    metavar="RUN",
+    help="Report for each run the first step at which it differs from this one.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem in full.")
 def scan(
@@ -115,7 +118,10 @@ def scan(
     baseline: Path | None,
     **options: Any,
 ) -> int:
-    """Find all runs below PATHS (default: the current folder) and report what happened to each, worst first."""
+    """Find all runs below PATHS (default: the current folder) and report what happened to each, worst first.
+
+    A path may be a URL (s3://…, gs://…, https://…; extra [remote]): what readers use there is copied first.
+    """
     render = REPORTERS[format_]
     refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=fail_on, **options)

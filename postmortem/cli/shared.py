@@ -32,13 +32,24 @@ class _Given(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             self.fail("an empty path (an unset variable?)", param, ctx)
+        if isinstance(value, str) and "://" in value:
+            self.fail("this command reads local files only, copy them here first", param, ctx)
         return super().convert(value, param, ctx)
 
 
+class _Source(_Given):
+    """A path, or a URL, which stays as it is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if isinstance(value, str) and "://" in value else super().convert(value, param, ctx)
+
+
 PATH = _Given(path_type=Path)
+SOURCE = _Source(path_type=Path)
+"""A path or a URL (``s3://…``)."""
 
 
-def loaded(path: Path, roles: Mapping[str, str] | None = None) -> Run:
+def loaded(path: Path | str, roles: Mapping[str, str] | None = None) -> Run:
     """The one run at `path`. Raises NotFoundError if nothing in it can be read, with the reason."""
     from postmortem import api  # not at the top: `explain` and `rules` start without it
 
@@ -117,13 +128,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def refuse_to_replace_a_log(output: Path | None, paths: Sequence[Path]) -> None:
+def refuse_to_replace_a_log(output: Path | None, paths: Sequence[Path | str]) -> None:
     """Raises UsageError if the output would replace a file that is read from the paths."""
     from postmortem.runs.walk import claim  # as in `loaded`
 
     if output is None or not output.is_file():
         return
     real = output.resolve()
-    roots = [path.resolve() for path in paths]
+    roots = [path.resolve() for path in paths if isinstance(path, Path)]
     if real in roots or (any(map(real.is_relative_to, roots)) and claim(output, []) is not None):
         raise UsageError(f"{output} is a log that this command reads: write to another file")

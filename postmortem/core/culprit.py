@@ -155,7 +155,7 @@ class ReplayResult(Displayed):
     recipe, checkpoint: empty if the user's own `command` was run; checkpoint also if the replay started from the
     recipe's initial state. fitted, unfitted: descriptions of the parts of the checkpoint that were loaded, and of those
     that were not. judged: False if the replay does not match the log, so that nothing can be concluded. next: suggested
-    actions, those with the strongest evidence first. tick: the failing optimizer step, counted from 0 at the start of
+    actions, in the order in which to try them. tick: the failing optimizer step, counted from 0 at the start of
     the command. rank: the failing rank. micro_batch: the failing micro-batch, counted from 0; None if a step has one
     batch, or if not known. ranks: for each rank with its own log, how many of its losses match that log. raised: the
     exception that ended the command, if no non-finite value explains it. protection: how the user's files were
