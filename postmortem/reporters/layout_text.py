@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _DIFFERENCE = {
     "size-1": "differ only in dimensions of size 1: same memory layout, so DDP warns but nothing more is copied",
-    "copy": "different memory layout, copied in each backward pass: by autograd (no warning) or by DDP (with a warning)",
+    "copy": "different memory layout, copied in each backward pass: by autograd (no warning) or DDP (with a warning)",
 }
 
 
