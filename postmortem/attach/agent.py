@@ -1,4 +1,4 @@
-"""Our part in a process of the user's program: it watches, investigates at a fault, and writes what it found.
+"""The part of postmortem in a process of the user's program: it watches, investigates a fault, and writes the result.
 
 What it has to do is in ``plan.json`` of the session; what it saw goes, one JSON object a line, to
 ``processes/PID.jsonl`` there, from the first optimizer on.

@@ -1,4 +1,4 @@
-"""`postmortem replay RUN -- COMMAND` and `postmortem run -- COMMAND`, all of it in order. Runs in our own process.
+"""`postmortem replay RUN -- COMMAND` and `postmortem run -- COMMAND`: all stages in order. Runs in our own process.
 
 The plan for the processes of the program is ``{"mode": "replay" | "run", "fix": bool, "on_fault": …}``. They answer by
 files (`answers`), never by exit codes: shells, torchrun and accelerate each make their own of those.

@@ -1,4 +1,4 @@
-"""`postmortem replay CAPTURE -- COMMAND`: the command goes on from a capture. Runs in our own process."""
+"""`postmortem replay CAPTURE -- COMMAND`: continues the command from a capture. Runs in our own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a number, a value or a line that was seen is not among a run's points: the closed list of reasons.
+"""Reasons why a number, a value or a line is not among a run's points: the complete list.
 
 Readers count under these reasons only, in a `Skips`; what a plugin leaves out for its own reason is counted under
 `Skip.OTHER`, with its words.

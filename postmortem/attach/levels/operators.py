@@ -1,4 +1,4 @@
-"""The level `extreme`: in some ticks, how large the values are that each operator makes.
+"""The level `extreme`: in some ticks, the largest value in the output of each operator.
 
 A dispatch mode sees every operator of a forward and a backward pass between two ticks. It takes one maximum of each
 result, on its device, and changes nothing. It is there in one tick, and then not again before that is paid for.

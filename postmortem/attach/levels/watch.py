@@ -1,4 +1,4 @@
-"""What a level measures in each tick, and the row of the history that comes of it."""
+"""What a level measures in each tick, and the row of the history made from it."""
 
 from __future__ import annotations
 

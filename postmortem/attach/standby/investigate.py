@@ -1,4 +1,4 @@
-"""What a woken copy does: repeats the step, looks what enters it, and asks the stages of the diagnosis."""
+"""The work of a woken copy: repeats the step, records its inputs, and runs the stages of the diagnosis."""
 
 from __future__ import annotations
 

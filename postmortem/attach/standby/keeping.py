@@ -1,4 +1,4 @@
-"""A capture, written from the sleeping copy: a child of it goes on to the start of the step, and stores what it holds.
+"""Writes a capture from the sleeping copy: a child runs to the start of the step and stores its state.
 
 The program itself does nothing for it, and the state is that before the step, also where the copy is older.
 """
