@@ -1,25 +1,25 @@
-"""postmortem tells people why a training run died.
+"""postmortem explains why a PyTorch training run failed.
 
     import postmortem
 
-    report = postmortem.scan("runs/")             # every run below: a Report, a collection of RunReports
+    report = postmortem.scan("runs/")             # all runs below a folder: a Report, a collection of RunReports
     postmortem.scan(frame)                        # the same for a pandas DataFrame with a step column
-    run = postmortem.load("runs/exp7")            # one run, not judged: its numbers and events
+    run = postmortem.load("runs/exp7")            # the numbers and events of one run: a Run
     postmortem.judge(run)                         # findings, diagnosis and verdict of one run: a RunReport
-    postmortem.compare("runs/good", run)          # the first step at which two runs differ
-    postmortem.checkpoints(run)                   # health of saved weights (needs torch)
+    postmortem.compare("runs/good", run)          # the first step at which two runs differ: a Comparison
+    postmortem.checkpoints(run)                   # health of saved weights: a list of Health (needs torch)
     postmortem.replay(run)                        # reruns the failing step, names the culprit (needs torch)
     postmortem.localize(train_step)               # the same for a step of your own program (needs torch)
-    postmortem.assert_healthy("runs/smoke")       # in a test: AssertionError where a run is not healthy
+    postmortem.assert_healthy("runs/smoke")       # in a test: AssertionError if a run is not healthy
     with postmortem.watch(): train()              # names the culprit at the first non-finite value (needs torch)
     postmortem.inspect(model)                     # a row per tensor: shape, dtype, mean, std, NaN, … (needs torch)
 
-One run is given as a `Run`, as a `RunReport` or as a path. `print` shows of each result what the command line prints,
-and a notebook displays it.
+A run can be given as a `Run`, as a `RunReport` or as a path. `print` shows a result as the command line does, and a
+notebook displays it.
 
-The public names are loaded on first use: importing the package costs next to nothing. `postmortem.replay` and
-`postmortem.checkpoints` are packages as well (``from postmortem.replay.model import TrainStep``): their modules can
-be called.
+Public names are imported on first use, so that importing the package is fast. `postmortem.replay` and
+`postmortem.checkpoints` are also packages (``from postmortem.replay.model import TrainStep``): these modules are
+callable.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What the command line, notebooks and plugins call: `scan`, `load`, `judge`, `compare`, `checkpoints`, `replay`, …"""
+"""The functions that the command line, notebooks and plugins call: `scan`, `load`, `judge`, `compare`, `replay`, …"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +22,7 @@ from postmortem.core.run import Run
 from postmortem.judging import chosen_detectors, comparison
 from postmortem.judging.exit_code import exit_code as exit_code
 from postmortem.judging.inspected import judge_inspected
+from postmortem.judging.without_files import without_commands
 from postmortem.registries import OF_A_SCAN as OF_A_SCAN
 from postmortem.registries import broken_plugins as broken_plugins
 from postmortem.registries import registries as registries
@@ -29,6 +31,7 @@ from postmortem.runs.each import read
 from postmortem.runs.frames import is_frame, runs_of
 from postmortem.runs.group import discover
 from postmortem.runs.load import load_run
+from postmortem.runs.remote import Copy, copied, is_url, named, naming
 from postmortem.runs.target import chosen, resolve, shared_folders
 from postmortem.scanning import NOT_REPLAYED as NOT_REPLAYED
 from postmortem.scanning import Examiner, reports_of
@@ -53,11 +56,13 @@ if TYPE_CHECKING:
 
 
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
-    """One run: its numbers (`.frame`), the events of its logs (`.events`) and what could not be read (`.problems`).
+    """Reads one run: its numbers (`.frame`), log events (`.events`), and what could not be read (`.problems`).
 
-    `path` is a file or a folder; `roles` maps tags to roles where their names do not show them. Content never raises:
-    damage becomes a Problem and the frames may be empty. NotFoundError if the path does not exist, UsageError
-    where it holds several runs (the message lists them).
+    `path` is a file or a folder, or the URL of one (``s3://…``, ``https://…``; extra [remote]): what readers use there
+    is copied first. `roles` maps tags to roles if their names do not show them.
+
+    The content of a file never raises: damage is listed in `problems`, and the frames may be empty. Raises
+    NotFoundError if the path does not exist, and UsageError if it holds several runs (the message lists them).
 
     >>> run = load("sample_runs/killed")
     >>> run.ended, run.roles
@@ -65,13 +70,21 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     >>> list(run.frame.columns)
     ['run', 'source', 'rank', 'segment', 'tag', 'step', 'wall_time', 'value']
     """
-    return load_run(_path(path, "load"), roles)
+    if not is_url(path):
+        return load_run(_path(path, "load"), roles)
+    copy = copied(cast("str", path))
+    with naming([copy]):
+        run = load_run(copy.path, roles)
+    run.problems.extend(copy.problems)
+    return copy.named(replace(run, reload=partial(load, path, roles=roles)))
 
 
 def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
-    """The path that `verb` was given; with `of_run`, also that of a run or of its report. TypeError for the rest."""
+    """The path given to `verb`; with `of_run`, also the path of a run or of its report. Otherwise raises TypeError."""
     if of_run and isinstance(given, (Run, RunReport)):
         return Path(given.path)
+    if is_url(given):
+        raise UsageError(f"{verb} needs local files, copy them here first: {given}")
     if isinstance(given, (str, os.PathLike)):
         return Path(given)
     kinds = "a path, a Run or a RunReport" if of_run else "a path"
@@ -80,7 +93,7 @@ def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
 
 
 def _run(given: Given, verb: str, roles: Mapping[str, str] | None = None) -> Run:
-    """The run that `verb` was given: itself, that which a report kept, that of a table, or that at a path (loaded)."""
+    """The run given to `verb`: a run, the run kept in a report, the run in a table, or a run loaded from a path."""
     if isinstance(given, Run):
         return given
     if isinstance(given, RunReport) and given.run is not None:
@@ -90,7 +103,7 @@ def _run(given: Given, verb: str, roles: Mapping[str, str] | None = None) -> Run
         if others:
             raise UsageError(f"the frame holds {len(others) + 1} runs, give the rows of one; scan shows each")
         return run
-    return load(_path(given, verb, of_run=True), roles=roles)
+    return load(cast("str", given) if is_url(given) else _path(given, verb, of_run=True), roles=roles)
 
 
 def scan(
@@ -108,17 +121,19 @@ def scan(
 ) -> Report:
     """Reads every run below `paths`, or in a pandas DataFrame, and reports what happened to each.
 
-    A frame is wide (a column per metric) or long (`tag` and `value`), with a step column; a column `run` tells runs
-    apart; see `postmortem.runs.frames.runs_of`.
-    `config` selects and tunes detectors; `keep` keeps each `Run` in its report (for notebooks; costs memory);
-    `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on,
-    where torch is installed; `baseline` is a run, its report or its path, which each run is compared with;
-    `replay_failed` reruns the failing step of each failed run that has a recipe.py and a checkpoint, so that its
-    report carries the culprit (runs the user's recipe); `draw` keeps the curves and log lines that the HTML page
-    shows; `locate` adds the file and line of each finding, where it has one, to its evidence; `jobs` processes share
-    the runs, None takes as many as the runs are worth (a script needs ``if __name__ == "__main__":`` outside Linux);
-    `progress` is called with (done, total, name of a run). NotFoundError if a path does not exist or nothing below it
-    can be read; UsageError if the configuration names something unknown.
+    A DataFrame is wide (a column per metric) or long (columns `tag` and `value`), with a step column; a column `run`
+    separates runs, see `postmortem.runs.frames.runs_of`. A path may be a URL, as for `load`.
+
+    config: selects and configures detectors. keep: keep each `Run` in its report (for notebooks; uses memory).
+    look_into_checkpoints: read all checkpoints of every run (needs torch); otherwise only those that a report depends
+    on are read, if torch is installed. baseline: a run, its report or its path, with which each run is compared.
+    replay_failed: rerun the failing step of each failed run that has a recipe.py and a checkpoint, and add the culprit
+    to its report (this runs the user's recipe). draw: keep the curves and log lines that the HTML page shows.
+    locate: add the file and line of each finding to its evidence, if known. progress: called with (done, total, name of
+    the run that is read next).
+
+    Raises NotFoundError if a path does not exist or nothing below it can be read, and UsageError if the configuration
+    contains an unknown name.
 
     >>> report = scan("sample_runs/nan-log-of-zero")
     >>> report.runs[0].verdict, report.runs[0].findings[0].name
@@ -126,15 +141,8 @@ def scan(
     """
     config = config or Config()
     detectors = chosen_detectors(config)
-    runs: list[Run] = []
-    found: list[RunFiles] = []
-    roots: list[Path] = []
-    problems: list[Problem] = []
-    if is_frame(paths):
-        runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles)
-    else:
-        roots = _roots(cast("PathLike | Iterable[PathLike]", paths))
-        found, problems = _discovered(roots)
+    runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles) if is_frame(paths) else []
+    roots, copies, found, problems = _found([] if is_frame(paths) else _given(paths))
     examiner = Examiner(
         detectors=detectors,
         roles=config.roles,
@@ -149,21 +157,41 @@ def scan(
     )
     reports = [examiner.report(run) for run in runs]
     reports += reports_of(found, examiner, jobs, progress)
+    if copies:
+        reports = [_of_url(report, copies) for report in reports]
     tell_apart(reports)
     ordered = tuple(sorted(reports, key=_worst_first))
-    return Report(runs=ordered, version=__version__, options=_options(roots, config), problems=tuple(problems))
+    options, problems = named(copies, (_options(roots, config), problems))
+    return Report(runs=ordered, version=__version__, options=options, problems=tuple(problems))
+
+
+def _found(given: Sequence[PathLike]) -> tuple[list[Path], list[Copy], list[RunFiles], list[Problem]]:
+    """The folders and files to search, the copies of URLs among them, the runs in them, and what is wrong with them."""
+    copies = [copied(cast("str", one)) for one in given if is_url(one)]
+    of_url = {copy.url: copy.path for copy in copies}
+    roots = [of_url[cast("str", one)] if is_url(one) else _path(one, "scan") for one in given]
+    with naming(copies):
+        found, problems = _discovered(roots) if roots else ([], [])
+    return roots, copies, found, [*problems, *(problem for copy in copies for problem in copy.problems)]
+
+
+def _of_url(report: RunReport, copies: Sequence[Copy]) -> RunReport:
+    """A report that names the URLs for the copies; of these runs, no command that looks for local files."""
+    if any(Path(report.path).is_relative_to(copy.path) for copy in copies):
+        report = without_commands(report)
+    return named(copies, report)
 
 
 def _discovered(roots: Sequence[Path]) -> tuple[list[RunFiles], list[Problem]]:
     found, problems = discover(roots)
     if not found and not problems:
-        kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow folders"
+        kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow stores"
         raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
     return found, problems
 
 
 def _options(roots: Sequence[Path], config: Config) -> dict[str, Any]:
-    """The options of a scan as its report shows them."""
+    """The options of a scan, as its report shows them."""
     chosen = {"select": list(config.select), "ignore": list(config.ignore), "fail_on": config.fail_on}
     return {"paths": [str(r) for r in roots], **chosen}
 
@@ -175,21 +203,22 @@ def _reference(baseline: Given, config: Config) -> Run:
     return run
 
 
-def _roots(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """The paths that a scan was given: one, or several of them."""
+def _given(paths: PathLike | Iterable[PathLike] | pd.DataFrame) -> list[PathLike]:
+    """The paths and URLs given to a scan, as a list."""
     given = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, os.PathLike)) else [paths]
-    roots = [_path(p, "scan") for p in given]
-    if not roots:
+    listed = cast("list[PathLike]", [*given])
+    if not listed:
         raise UsageError("scan: no path was given")
-    return roots
+    return listed
 
 
 def judge(run: Given, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:
-    """What happened to a run: runs the detectors, finds the root cause, gives the verdict.
+    """Judges one run: runs the detectors, looks for the root cause, and gives the verdict.
 
-    `run` is a run that was loaded, a report that kept its run, a table of one run, or its path. `config` selects and
-    tunes detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else, where torch is installed,
-    only what the report depends on. `run` stays unchanged. UsageError if the configuration names something unknown.
+    `run` is a loaded run, a report that kept its run, a DataFrame with one run, or a path; it is not changed. `config`
+    selects and configures detectors. `look_into_checkpoints` reads all its checkpoints (needs torch); otherwise only
+    those that the report depends on are read, if torch is installed. Raises UsageError if the configuration contains an
+    unknown name.
     """
     config = config or Config()
     return judge_inspected(_run(run, "judge", config.roles), chosen_detectors(config), look_into_checkpoints)
@@ -200,9 +229,10 @@ def _worst_first(report: RunReport) -> tuple[int, str]:
 
 
 def compare(a: Given, b: Given) -> Comparison:
-    """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; settings that differ.
+    """Compares run `b` with the baseline `a`: the first step at which they differ, and the settings that differ.
 
-    Both are runs that were loaded, reports that kept their run, tables of one run, or paths.
+    Both are loaded runs, reports that kept their run, DataFrames with one run, or paths. The first step is given for an
+    exact comparison and for a difference beyond noise.
     """
     return comparison.compare(_run(a, "compare"), _run(b, "compare"))
 
@@ -210,9 +240,9 @@ def compare(a: Given, b: Given) -> Comparison:
 def localize(train_step: TrainStep, *, step: int | None = None, device: Any = None, fixes: bool = True) -> Culprit:
     """Reruns one training step and names what made it fail: module, operator, line, samples, fixes. Needs torch.
 
-    `step` is the last one to look at, counted as in the log (default: all batches of a list, or the one `batch`);
-    `device` that of the reruns, by default the model's; `fixes` whether fixes are tried. `train_step` and the process
-    are unchanged afterwards. ReplayError where the step cannot be run.
+    `step` is the last step to run, numbered as in the log (default: all batches of a list, or the one `batch`).
+    `device` is the device of the reruns (default: that of the model). `fixes`: whether fixes are tried. `train_step`
+    and the state of the process are restored afterwards. Raises ReplayError if the step cannot be run.
     """
     from postmortem.replay.culprit.localize import localize as run
 
@@ -233,12 +263,13 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
 
-    `target` is a run or its report, a run folder, its log, or a checkpoint (its log is searched for in the same
-    folder). `recipe` is ``FILE.py[:function]``, by default the recipe.py in or beside the run; `step` and `checkpoint`
-    are used in place of those from the log; `device` is by default CUDA where there is one; `fix` tries fixes; `trust`
-    unpickles whatever a checkpoint holds (only for your own files); `progress` is called with (steps done, steps in
-    all, last result); `repro` is a folder for a script that shows the fault alone. ReplayError, NotFoundError,
-    UsageError or MissingExtra say in one line what is in the way.
+    `target` is a run or its report, a run folder, a log, or a checkpoint (its log is searched for in the same folder).
+    `recipe` is ``FILE.py[:function]`` (default: the recipe.py in or beside the run). `step` and `checkpoint` replace
+    those derived from the log. `device` defaults to CUDA if available. `fix`: whether fixes are tried. `trust`
+    unpickles everything in a checkpoint, which can run code (only for your own files). `progress` is called with (steps
+    done, total steps, last result). `repro` is a folder to which a script is written that reproduces the failure alone.
+
+    Raises ReplayError, NotFoundError, UsageError or MissingExtra with a one-line message.
     """
     path = _path(target, "replay", of_run=True)
     need_torch("replay")
@@ -287,10 +318,10 @@ def rerun(
     offline: bool = True,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ReplayResult:
-    """Runs the training `command` of the run `target` again up to the step at which it failed, and names the culprit.
+    """Runs the training `command` of the run `target` again up to the failing step, and names the culprit.
 
-    What it writes does not reach the user's files (`sandbox`: "auto", "overlay", "landlock", "none"). `offline` takes
-    the network away; `progress` is called with (optimizer steps done, step of the log or None).
+    The files that the command writes do not reach the user's files (`sandbox`: "auto", "overlay", "landlock", "none").
+    `offline`: no network access. `progress` is called with (optimizer steps done, logged step or None).
     """
     how: dict[str, Any] = {"step": step, "fix": fix, "sandbox": sandbox, "offline": offline, "progress": progress}
     from postmortem.attach import driver, recalled
@@ -303,11 +334,11 @@ def rerun(
 
 
 def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False, checksums: bool = False) -> list[Health]:
-    """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch.
+    """The health of every checkpoint in and below `path`, by step, each compared with the previous one. Needs torch.
 
-    `path` is a file or a folder, or a run or its report, whose path is taken. `trust` unpickles whatever is in them:
-    only for your own files. `checksums` also compares the checksums of archives of more than 64 MiB. Damage is in
-    `Health.problems`. NotFoundError where the path does not exist, MissingExtra without torch.
+    `path` is a file or a folder, or a run or its report, whose path is used. `trust` unpickles everything, which can
+    run code (only for your own files). `checksums` also verifies the checksums of archives of more than 64 MiB. Damage
+    is listed in `Health.problems`. Raises NotFoundError if the path does not exist, MissingExtra without torch.
     """
     path = _path(path, "checkpoints", of_run=True)
     need_torch("checkpoints")

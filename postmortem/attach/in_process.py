@@ -1,4 +1,4 @@
-"""`with postmortem.watch(): …`: a training under watch in its own process, without a launcher."""
+"""`with postmortem.watch(): …`: watches a training in its own process, without a launcher."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """What `watch` returns: a context.
+    """The context manager that `watch` returns.
 
-    result: what was found, None while nothing is. skipped: updates that `skip_bad` left out. history: the folder of the
-    history, which is there once the first rows are written; None where none is kept.
+    result: what was found, None if nothing was. skipped: number of updates that `skip_bad` skipped. history: the folder
+    of the history, created when its first rows are written; None if no history is kept.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Watch:
 
     @property
     def captures(self) -> tuple[Path, ...]:
-        """The captures that were written."""
+        """The paths of the captures that were written."""
         told = self.result.captures if self.result is not None else ()
         return tuple(Path(c["path"]) for c in told if "path" in c)
 
@@ -127,16 +127,16 @@ class Watch:
             print(f"postmortem: the history is not complete: {error}", file=sys.stderr)
 
     def skip_bad(self, loss: torch.Tensor | None = None) -> bool:
-        """Before `optimizer.step()`: True if gradients, or `loss`, are not finite; that step then changes nothing.
+        """Call before `optimizer.step()`: if gradients or `loss` are non-finite, skips the update and returns True.
 
             loss.backward()
             watcher.skip_bad(loss)
             optimizer.step()
 
-        The gradients of the watched optimizers are set to None, which every optimizer leaves out, and `skipped` counts.
-        The first time it is examined as any other fault is. Where there are several ranks, the gradients alone decide,
-        which are the same on all of them. With a GradScaler it is False: `scaler.step` leaves out such steps itself.
-        On a GPU it waits for the gradients. It works after the block as well.
+        The gradients of the watched optimizers are set to None, which makes every optimizer skip them, and `skipped` is
+        incremented. The first such step is examined like any other fault. With several ranks, only the gradients
+        decide, as they are the same on all ranks. With a GradScaler it returns False: `scaler.step` skips such steps
+        itself. On a GPU it synchronises to read the gradients. It also works after the block.
         """
         if os.getpid() != self._process or listener.unscaled:
             return False  # in a copy of the process, the step is repeated as it was
@@ -156,16 +156,16 @@ class Watch:
         return True
 
     def latents(self, t: float | torch.Tensor, x: torch.Tensor) -> None:
-        """In a diffusion pipeline, after a denoising step: the latents x (any shape) at timestep t go to the history.
+        """For diffusion pipelines, after a denoising step: records statistics of the latents `x` at timestep `t`.
 
             for t in scheduler.timesteps:
                 x = scheduler.step(model(x, t), t, x).prev_sample
                 watcher.latents(t, x)
 
-        A row has `latent/mean`, `latent/std`, `latent/absmax`, `latent/nonfinite` (a number of values) and `latent/t`;
-        `step` counts the calls from 0. They lie in history-latents.jsonl in the folder `history`, which a scan reads: a
-        value that is not finite, or that explodes (1,000 times its level, see LOS008), is a finding. Non-finite ones
-        are also told on stderr, once.
+        `x` may have any shape. A row has `latent/mean`, `latent/std`, `latent/absmax`, `latent/nonfinite` (number of
+        values) and `latent/t`; `step` counts the calls from 0. The rows are written to history-latents.jsonl in the
+        folder `history`, which a scan reads: non-finite values, and values of 1,000 times their usual level (see
+        LOS008), are findings. Non-finite values are also reported on stderr, once.
         """
         if os.getpid() != self._process:
             return  # a copy of the process that repeats a step
@@ -248,15 +248,17 @@ def watch(
         with postmortem.watch():
             train()
 
-    model, optimizer: only these; None: all of the process. level: what is measured in addition ("basic", "advanced",
-    "extreme", as `postmortem run --level`), into a history in `folder`/history, which a scan reads; None: no history is
-    kept. budget: the largest share of the CPU time of the steps that the watch may cost, such as 0.05. Its cost is
-    measured, and it measures as often as that allows; where steps are so short that even reading their losses costs
-    more, stretches of steps are not watched, and a fault there is told later and without a culprit. on_fault: after a
-    fault the program goes on, skips updates with non-finite gradients, or ends with exit code 1 ("continue", "skip",
-    "stop"). fix: try fixes. captures: how many captures are kept in `folder`/captures; 0: none is written. Within
-    `postmortem run` it does nothing more. The result is in `Watch.result`, the paths of the captures in
-    `Watch.captures`. UsageError for another level, budget or on_fault.
+    model, optimizer: watch only these; None: all in the process.
+    level: what to measure in addition ("basic", "advanced", "extreme", as `postmortem run --level`); it is written to a
+        history in `folder`/history, which a scan reads. None: no history is kept.
+    budget: largest share of the CPU time of the steps that watching may use, such as 0.05. It measures as often as its
+        measured cost allows. If steps are so short that even reading their losses costs more, ranges of steps are not
+        watched; a fault in such a range is reported later and without a culprit.
+    on_fault: after a fault "continue", "skip" updates with non-finite gradients, or "stop" with exit code 1.
+    fix: whether fixes are tried. captures: how many captures are kept in `folder`/captures; 0: none is written.
+
+    The result is in `Watch.result`, the paths of the captures in `Watch.captures`. Within `postmortem run` it has no
+    further effect. Raises UsageError for an unknown level or on_fault, or an invalid budget.
     """
     if on_fault not in ("continue", "skip", "stop"):
         raise UsageError(f"on_fault is {on_fault!r}: it is 'continue', 'skip' or 'stop'")

@@ -1,4 +1,4 @@
-"""`postmortem.inspect`: what tensors are and hold, as a frame."""
+"""`postmortem.inspect`: statistics of tensors as a DataFrame."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def inspect(
     *,
     gradients: bool = False,
 ) -> pd.DataFrame:
-    """One row per tensor: what it is, and the numbers that it holds.
+    """Statistics of tensors as a DataFrame, one row per tensor.
 
-    what: a tensor; a module (its parameters and buffers); an optimizer (the parameters that it updates, and its state);
-    a mapping of names to tensors, such as a state_dict; tensors, or pairs of a name and a tensor, such as
-    ``model.named_parameters()``. gradients: the gradients of these tensors in their place; a tensor that may have one
-    and has none is a row without numbers.
+    what: a tensor; a module (its parameters and buffers); an optimizer (its parameters and state); a mapping of names
+    to tensors, such as a state_dict; or an iterable of tensors or (name, tensor) pairs, such as
+    ``model.named_parameters()``. gradients: describe the gradients instead of the tensors; a tensor that requires a
+    gradient and has none gets a row without numbers.
 
     Columns: name, kind ("parameter", "buffer", "gradient", "state", "tensor"), shape, dtype, device, strides, bytes;
-    over the finite values mean, std (of all values, not of a sample), min and max; numbers of zeros, nan and inf. Of a
-    complex tensor the numbers are those of its real and imaginary parts, of a sharded one those of this rank's part.
-    Every tensor is read on its device; the numbers of a device arrive in one copy, which is the only time that a GPU is
-    waited for. UsageError for anything else.
+    mean, std (population), min and max over the finite values; numbers of zeros, nan and inf. For a complex tensor the
+    statistics are over its real and imaginary parts, for a sharded one over this rank's shard. Tensors are reduced on
+    their device, and the results are copied once per device, which is the only synchronisation with a GPU. Raises
+    UsageError for any other input.
 
     >>> import torch
     >>> import postmortem

@@ -1,6 +1,6 @@
 """Health of saved weights: non-finite values, norms, and changes since the previous checkpoint.
 
-A few threads read spans of the files chunk by chunk, so that a checkpoint of any size needs tens of MiB of memory.
+A few threads read ranges of the files in chunks, so that a checkpoint of any size needs tens of MiB of memory.
 """
 
 from __future__ import annotations
@@ -56,8 +56,11 @@ def part_of(name: str, numel: int) -> Part:
 
 @dataclass(slots=True)
 class TensorHealth:
-    """One saved tensor. `max_abs` and `norm` are over its finite values; `change` is the norm of its difference to the
-    previous checkpoint, relative to the norm there (None: nothing to compare with)."""
+    """One saved tensor.
+
+    max_abs, norm: over its finite values. change: norm of the difference from the previous checkpoint, relative to the
+    norm in that checkpoint (None: nothing to compare with).
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -82,7 +85,7 @@ class TensorHealth:
 
     @property
     def bad(self) -> bool:
-        """Non-finite, and not by intention, as masks of 0 and -inf and records such as the best metric are."""
+        """Non-finite, except for intended values: masks of 0 and -inf, and records such as the best metric."""
         if not self.nonfinite:
             return False
         mask = not self.nan and not self.posinf and self.max_abs == 0.0
@@ -94,8 +97,8 @@ class TensorHealth:
 class Health(Displayed):
     """The health of a checkpoint.
 
-    finite: every part could be read and no weight or state is non-finite; None if a part could not be read and the rest
-    is finite.
+    finite: True if every part could be read and no weight or state is non-finite; None if a part could not be read and
+    the rest is finite.
     """
 
     path: str
@@ -120,14 +123,14 @@ class Health(Displayed):
 
     @property
     def bad(self) -> list[TensorHealth]:
-        """The tensors that are non-finite, and not by intention."""
+        """The tensors with unintended non-finite values."""
         return [t for t in self.tensors if t.bad]
 
 
 def inspect(path: Path) -> Health:
-    """The health of a checkpoint, file or folder, remembered until a file of it changes.
+    """The health of a checkpoint (a file or a folder), cached until one of its files changes.
 
-    Damage is in `problems`; nothing is raised for content.
+    Damage is listed in `problems`; content never raises.
     """
     files = [Path(where, name) for where, _, names in os.walk(path) for name in names] or [path]
     states = tuple(sorted((str(file), stamp_of(file), _changed_at(file)) for file in files))
@@ -186,7 +189,7 @@ class _Span:
 
 
 def tensors_of(found: FileMap, previous: FileMap) -> list[TensorHealth]:
-    """The health of every tensor of `found`, compared with the same of `previous`. Adds to `found.problems`."""
+    """The health of every tensor of `found`, compared with those of `previous`. Adds to `found.problems`."""
     before = {(p.name, p.start): p for p in previous.pieces}
     groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
     for p in found.pieces:

@@ -1,4 +1,4 @@
-"""``postmortem annotate``: findings where TensorBoard and W&B show them."""
+"""``postmortem annotate``: writes findings for TensorBoard and W&B to show."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     help="Also set keys of the W&B run's summary and raise an alert (extra [wandb]; WANDB_MODE and so on apply).",
 )
 def annotate(path: Path, to_wandb: bool) -> int:
-    """Write the findings of RUN, or of each run below it, into an event file of their own that TensorBoard shows.
+    """Write the findings of RUN, or of each run below it, into a separate event file for TensorBoard.
 
-    The file is in a new folder, postmortem-notes, in the folder of the run; the files of the training stay unchanged,
-    and a scan passes over it. TensorBoard shows it as a run of its own: the report and the messages in the tab Text,
-    the steps of the findings as points.
+    The file is written to a new folder, postmortem-notes, in the folder of the run. The files of the training are not
+    changed, and a scan ignores this folder. TensorBoard shows it as a separate run: the report and the messages in the
+    tab Text, the steps of the findings as points.
     """
     warn_of_broken_plugins(*api.OF_A_SCAN)
     report = api.scan(path)
@@ -46,5 +46,5 @@ def annotate(path: Path, to_wandb: bool) -> int:
         if to_wandb and any(source.kind == "wandb" for source in run.sources):
             click.echo(printable(f"annotated the W&B run {write_to_wandb(run, folder)}"))
         elif to_wandb:
-            click.echo(printable(f"postmortem: {run.path} is no W&B run"), err=True)
+            click.echo(printable(f"postmortem: {run.path} is not a W&B run"), err=True)
     return 0 if report.runs else 2

@@ -1,4 +1,4 @@
-"""``postmortem check``: a short look at a training before it runs for days."""
+"""``postmortem check``: examines the first steps of a training before it runs for days."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("--steps", type=click.IntRange(1), default=1000, show_default=True, help="Optimizer steps to look at.")
-@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds to look.")
+@click.option(
+    "--steps", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of optimizer steps."
+)
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Maximum time in seconds.")
 @click.option(
     "--sandbox",
     type=click.Choice(("auto", "overlay", "landlock", "none")),
     default="auto",
     show_default=True,
-    help="How files are protected from COMMAND; none: it writes them for real.",
+    help="How your files are protected from COMMAND; none: not at all.",
 )
 @click.option("--network", is_flag=True, help="Let COMMAND use the network.")
 @click.option(
@@ -46,14 +48,15 @@ def check(
     verbose: bool,
     format_: str,
 ) -> int:
-    """Look at the first steps of a training and say why it would not learn.
+    """Run the first steps of a training and report why it would not learn.
 
-    COMMAND is the training command as you type it: `postmortem check -- python train.py --lr 3e-4`. It runs as it is,
-    without effect on your files, and is ended when enough was seen. Faults that raise nothing and print no NaN are
-    named with their line: gradients that do not arrive, are not cleared, or come too late. `postmortem rules` lists
-    them. For some of them COMMAND runs again with a change, such as gradients that are cleared after each step, and the
-    losses of both runs are compared; this takes at most as long as the look. A loss that is not finite is reported as
-    well; `postmortem run` names what made it. Exit code 1: there are faults, or such a loss; 2: no training was seen.
+    COMMAND is the training command as you type it: `postmortem check -- python train.py --lr 3e-4`. It runs unmodified,
+    your files are not changed, and it is stopped once enough was observed. Faults that raise no error and produce no
+    NaN are reported with their line: for example gradients that never reach a parameter, or are not cleared.
+    `postmortem rules` lists them. For some of them COMMAND runs again with a change, such as gradients that are cleared
+    after each step, and the losses of both runs are compared; this takes at most --seconds again. A non-finite loss is
+    reported as well; `postmortem run` finds its cause. Exit code 1: a fault or a non-finite loss was found; 2: no
+    training was seen.
     """
     from postmortem.attach.checking import check as look  # not at the top: --help loads no pandas
 

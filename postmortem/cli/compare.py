@@ -1,4 +1,4 @@
-"""``postmortem compare``: the first step at which two runs part, and what differs."""
+"""``postmortem compare``: the first step at which two runs differ, and what differs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from postmortem import api
-from postmortem.cli.shared import CONTEXT, PATH, echo_json, loaded
+from postmortem.cli.shared import CONTEXT, SOURCE, echo_json, loaded
 from postmortem.core.model import SCHEMA_VERSION
 from postmortem.reporters.comparison_text import comparison_text
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("a", metavar="RUN", type=PATH)
-@click.argument("b", metavar="RUN", type=PATH)
+@click.argument("a", metavar="RUN", type=SOURCE)
+@click.argument("b", metavar="RUN", type=SOURCE)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def compare(a: Path, b: Path, format_: str) -> int:
     """Find the first step at which two runs differ, and what differs in configuration, schedule and environment.

@@ -21,12 +21,13 @@ _EXTRAS = {
     ),
     "safetensors": ("replay", "checkpoints in this format cannot be replayed"),
     "matplotlib": ("plot", "plots in Python and notebooks do not work"),
-    "tensorboard": ("tensorboard", "there is no tab Postmortem in TensorBoard"),
+    "tensorboard": ("tensorboard", "TensorBoard has no tab Postmortem"),
     "pyarrow": ("parquet", "export cannot write Parquet"),
     "zstandard": ("zstd", "logs compressed with zstd are not read"),
+    "fsspec": ("remote", "runs behind a URL (s3://, https://) cannot be read"),
     "wandb": ("wandb", "annotate --wandb does not work"),
 }
-"""Package -> the extra that installs it, and what is not there without it."""
+"""Package -> the extra that installs it, and what does not work without it."""
 
 
 @click.command(context_settings=CONTEXT)

@@ -1,4 +1,4 @@
-"""``postmortem explain`` and ``postmortem rules``: docstrings of what judges or fixes; pages of signatures."""
+"""``postmortem explain`` and ``postmortem rules``: docstrings of registered classes, and pages of signatures."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from postmortem.cli.shared import CONTEXT, PATH, loaded, refuse_to_replace_a_log, whole_file
+from postmortem.cli.shared import CONTEXT, SOURCE, loaded, refuse_to_replace_a_log, whole_file
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
 from postmortem.reporters.shared.words import count
@@ -14,7 +14,7 @@ from postmortem.runs.table_file import writer_of
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("run", type=PATH)
+@click.argument("run", type=SOURCE)
 @click.option(
     "-o",
     "--output",
@@ -24,10 +24,10 @@ from postmortem.runs.table_file import writer_of
     help="File to write, FILE.csv or FILE.parquet (extra [parquet]). It must not be a log of RUN.",
 )
 def export(run: Path, output: Path) -> int:
-    """Write the numbers of RUN (a folder or a file) as a table: a row for each number, in the order of the logs.
+    """Write the numbers of RUN (a folder or a file) as a table: one row per number, in the order of the logs.
 
     The columns are run, source, rank (-1 if unknown), segment, tag, step, wall_time and value, as in `Run.frame`. NaN
-    and infinities stay what they are, in CSV as nan, inf and -inf. FILE appears when it is complete.
+    and infinities are kept, in CSV as nan, inf and -inf. FILE appears only when it is complete.
     """
     write = writer_of(output.name)
     refuse_to_replace_a_log(output, (run,))

@@ -1,4 +1,4 @@
-"""``postmortem layout``: gradients whose strides are not those of their parameter, which DDP warns of."""
+"""``postmortem layout``: gradients whose strides differ from those of their parameter, as in DDP's warning."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@click.option("--recipe", metavar="FILE.py[:FUNCTION]", help="Python file that rebuilds a step, in place of COMMAND.")
-@click.option("--iterations", type=click.IntRange(1), default=8, show_default=True, help="Backward passes to look at.")
-@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds to look.")
+@click.option("--recipe", metavar="FILE.py[:FUNCTION]", help="Python file that rebuilds a step, instead of COMMAND.")
+@click.option("--iterations", type=click.IntRange(1), default=8, show_default=True, help="Backward passes to examine.")
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Maximum time in seconds.")
 @click.option(
     "--ranks",
     type=click.IntRange(1, 2),
     default=2,
     show_default=True,
-    help="Processes of a trial under DDP, if COMMAND does not use DDP itself; 1: try it without DDP.",
+    help="Processes of a trial under DDP if COMMAND does not use DDP itself; 1: try without DDP.",
 )
-@click.option("--fix/--no-fix", default=True, help="Try changes.  [default: --fix]")
+@click.option("--fix/--no-fix", default=True, help="Try fixes.  [default: --fix]")
 @click.option(
     "--sandbox",
     type=click.Choice(("auto", "overlay", "landlock", "none")),
     default="auto",
     show_default=True,
-    help="How files are protected from COMMAND; none: it writes them for real.",
+    help="How your files are protected from COMMAND; none: not at all.",
 )
 @click.option("--network", is_flag=True, help="Let COMMAND use the network.")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
@@ -48,13 +48,13 @@ def layout(
     network: bool,
     format_: str,
 ) -> int:
-    """Name the line that gives a gradient other strides than its parameter.
+    """Name the line that produces a gradient with strides different from its parameter's.
 
     For DDP's warning "Grad strides do not match bucket view strides". COMMAND is the training command as you type it:
-    `postmortem layout -- torchrun --nproc-per-node 2 train.py`, or `-- python train.py`. Its first iterations run
-    without effect on your files: once to look, then once per change that could help, under DDP with gloo in two
-    processes where COMMAND has no DDP of its own. DDP's warnings are counted before and after. Exit code 1: a
-    gradient has other strides; 2: no backward pass was seen.
+    `postmortem layout -- torchrun --nproc-per-node 2 train.py`, or `-- python train.py`. Its first iterations are run
+    without changing your files: once to find such gradients, then once per possible fix, under DDP with gloo in two
+    processes if COMMAND does not use DDP itself. DDP's warnings are counted before and after. Exit code 1: a gradient
+    has different strides; 2: no backward pass was seen.
     """
     if bool(command) == (recipe is not None):
         raise click.UsageError("give a COMMAND after --, or --recipe FILE.py" + (", not both" if command else ""))

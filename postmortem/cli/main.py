@@ -1,7 +1,7 @@
 """The command ``postmortem``: a table of commands, each imported when it is called.
 
-Anything that goes wrong for the user is one line on stderr and an exit code: 0 judged and clean, 1 findings,
-2 could not do it, 3 nothing found but something could not be judged. ``--help`` imports click and this file.
+Every error is one line on stderr and an exit code: 0 judged without findings, 1 findings, 2 the command failed,
+3 no findings but something could not be judged. ``--help`` imports only click and this file.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check saved weights for non-finite values; name the last good checkpoint.",
     ),
     "replay": ("postmortem.cli.replay:replay", "Rerun the failing step and name the culprit."),
-    "recipe": ("postmortem.cli.recipe:recipe", "Write the draft of a recipe for a run."),
-    "run": ("postmortem.cli.run:run", "Run a training command under watch; name the culprit at a non-finite value."),
-    "check": ("postmortem.cli.check:check", "Look at the first steps of a training: why it would not learn."),
+    "recipe": ("postmortem.cli.recipe:recipe", "Write a draft of a recipe for a run."),
+    "run": ("postmortem.cli.run:run", "Run a training and watch it; name the culprit at the first non-finite value."),
+    "check": ("postmortem.cli.check:check", "Run the first steps of a training; report why it would not learn."),
     "layout": (
         "postmortem.cli.layout:layout",
-        "Name the line that gives a gradient other strides than its parameter (DDP's warning).",
+        "Name the line behind DDP's warning about gradient strides.",
     ),
     "compare": ("postmortem.cli.compare:compare", "Find the first step at which two runs differ."),
     "report": ("postmortem.cli.scan:report", "Write a self-contained HTML report of the runs below PATHS."),
     "export": ("postmortem.cli.export:export", "Write the numbers of a run as CSV or Parquet."),
-    "watch-logs": ("postmortem.cli.watch_logs:watch_logs", "Watch runs while they grow; print what is new."),
-    "serve": ("postmortem.cli.serve:serve", "Serve the state of a run over HTTP while it grows; set its level."),
-    "annotate": ("postmortem.cli.annotate:annotate", "Write findings where TensorBoard and W&B show them."),
+    "watch-logs": ("postmortem.cli.watch_logs:watch_logs", "Follow growing runs and print what is new."),
+    "serve": ("postmortem.cli.serve:serve", "Serve the state of a growing run over HTTP; set what is measured."),
+    "annotate": ("postmortem.cli.annotate:annotate", "Write findings for TensorBoard and W&B to show."),
     "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),
 }
 
@@ -111,7 +111,7 @@ def _closed_pipe_is_no_error() -> Iterator[None]:
 )
 @click.version_option(__version__, "-V", "--version", prog_name="postmortem", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Find out why a training run died.
+    """Find out why a PyTorch training run failed.
 
     Start with `postmortem scan FOLDER`.
     """
@@ -126,7 +126,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         left = [t for t in threading.enumerate() if t not in before and not t.daemon]
         for thread in left:
             thread.join(_GRACE / len(left))
-        if any(thread.is_alive() for thread in left):  # of a recipe: the interpreter would wait for them for ever
+        if any(
+            thread.is_alive() for thread in left
+        ):  # started by a recipe: the interpreter would wait for them forever
             with contextlib.suppress(OSError, ValueError):  # nobody reads it
                 sys.stdout.flush()
             os._exit(end.code if isinstance(end.code, int) else 1)
@@ -135,7 +137,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 def _run(args: Sequence[str] | None) -> NoReturn:
     _open_streams()
-    if not sys.warnoptions:  # what libraries warn of is about their callers, not about the runs
+    if not sys.warnoptions:  # warnings of libraries concern our code, not the user's runs
         warnings.simplefilter("ignore")
     try:
         code = cli.main(args=list(args) if args is not None else None, prog_name="postmortem", standalone_mode=False)
@@ -146,10 +148,10 @@ def _run(args: Sequence[str] | None) -> NoReturn:
         _fail(error.format_message(), error.exit_code)
     except PostmortemError as error:
         _fail(str(error), error.exit_code)
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         _discard(sys.stdout)
         sys.exit(0)
-    except OSError as error:  # readers and reporters tell of their own files: what is left is our output
+    except OSError as error:  # readers and reporters handle errors of their own files: this one is of our output
         _discard(sys.stdout)
         _fail(f"{error.filename or 'the output'}: {error.strerror or error}", 2)
     except SystemExit:  # of click's shell completion
@@ -164,10 +166,10 @@ def _run(args: Sequence[str] | None) -> NoReturn:
 
 
 def _interrupted(error: BaseException) -> bool:
-    """True if `error` came of a Ctrl-C: one during an import leaves a module half made, and cleaning up fails."""
+    """True if Ctrl-C caused `error`: during an import it leaves a module half initialised, and cleanup fails."""
     seen: list[BaseException] = []
     last: BaseException | None = error
-    while last is not None and last not in seen:  # one that was raised from itself has no end
+    while last is not None and last not in seen:  # an exception raised from itself would loop
         if isinstance(last, KeyboardInterrupt):
             return True
         seen.append(last)
@@ -176,7 +178,7 @@ def _interrupted(error: BaseException) -> bool:
 
 
 def _open_streams() -> None:
-    """Makes output safe to write to: characters that it has no bytes for are escaped, a closed stream swallows."""
+    """Makes output safe to write to: characters that cannot be encoded are escaped, a closed stream discards."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # started with >&-
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -185,14 +187,14 @@ def _open_streams() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Lets what is still buffered go nowhere, so that the end of the process does not trip over it."""
+    """Discards what is still buffered, so that flushing it at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str, code: int) -> NoReturn:
     try:
         click.echo(f"postmortem: {printable(' '.join(message.split()))}", err=True)
-    except (OSError, ValueError):  # nobody can be told: the exit code still says it
+    except (OSError, ValueError):  # stderr cannot be written: the exit code remains
         if not sys.stderr.closed:
             _discard(sys.stderr)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""``postmortem recipe``: write the draft of a recipe for a run."""
+"""``postmortem recipe``: write a draft of a recipe for a run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _WITHOUT = " (no checkpoint was found: it begins with the initial state; --check
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="File to write; it must not be there yet.  [default: recipe.py in the folder of the run]",
+    help="File to write; it must not exist yet.  [default: recipe.py in the folder of the run]",
 )
-@click.option("--checkpoint", type=PATH, help="Checkpoint to look into.  [default: the last good one, else the newest]")
+@click.option("--checkpoint", type=PATH, help="Checkpoint to read.  [default: the last good one, else the newest]")
 def recipe(run: Path, output: Path | None, checkpoint: Path | None) -> int:
-    """Write the draft of a recipe for RUN, for `postmortem replay RUN`.
+    """Write a draft of a recipe for RUN, for `postmortem replay RUN`.
 
-    It has what the checkpoint holds, of transformers' Trainer, of Lightning or of a plain loop, and imports the
-    training script where that only defines things. What neither says stands in functions that are to be filled in.
-    Without a checkpoint the draft begins with the initial state, from which a replay goes up to 1000 steps.
+    The draft uses what the checkpoint contains (transformers' Trainer, Lightning or a plain loop), and imports the
+    training script if importing it only defines things. What is still unknown is left as functions to fill in. Without
+    a checkpoint the draft starts from the initial state, from which a replay runs up to 1000 steps.
     """
     warn_of_broken_plugins("readers", "dialects", "checkpoint formats")
     need_torch("recipe")

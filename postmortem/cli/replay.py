@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     default="auto",
     help="How your files are protected from COMMAND: overlay redirects writes, landlock denies them.  [default: auto]",
 )
-@click.option("--network/--no-network", default=False, help="Leave COMMAND the network.  [default: --no-network]")
+@click.option(
+    "--network/--no-network", default=False, help="Allow COMMAND to use the network.  [default: --no-network]"
+)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def replay(target: Path, command: tuple[str, ...], sandbox: str, network: bool, format_: str, **options: Any) -> int:
-    """Rerun the step at which a run failed and name what made it fail.
+    """Rerun the step at which a run failed and name the cause.
 
-    With COMMAND, the training command as you type it, that is run up to the failing step: unchanged, and without any
-    effect on your files. Let it resume from a checkpoint before the step, as in
-    `postmortem replay runs/exp7 -- python train.py --resume runs/exp7/ckpt_4750.pt`. Without COMMAND, a recipe says how
-    a step is run.
+    COMMAND is the training command as you type it, resuming from a checkpoint before the failing step:
+    `postmortem replay runs/exp7 -- python train.py --resume runs/exp7/ckpt_4750.pt`. It runs unmodified up to that
+    step; your files are not changed. Without COMMAND, a recipe defines how a step is run.
 
     TARGET is a run folder, a log or a checkpoint. Exit code 1: a culprit was found, or COMMAND
     raised; 0: the replayed losses match the log and nothing failed; 3: no culprit was found, and the replayed losses
-    do not match the log. docs/replay.md
-    describes recipes; a small one:
+    do not match the log. docs/replay.md describes recipes. A minimal one:
 
     \b
     import train, postmortem
@@ -81,7 +81,7 @@ def replay(target: Path, command: tuple[str, ...], sandbox: str, network: bool, 
     if command:
         given = [name for name in _OF_A_RECIPE if options.pop(name)]
         if given:
-            raise click.UsageError(f"--{given[0]} is for a replay with a recipe: COMMAND itself decides that")
+            raise click.UsageError(f"--{given[0]} applies only to a replay with a recipe, not to COMMAND")
         from postmortem.attach.outcome import NothingSeen  # not at the top: --help loads no pandas
 
         try:
@@ -113,7 +113,7 @@ def _ticks() -> Callable[[int, int | None], None] | None:
         return None
 
     def show(ticks: int, step: int | None) -> None:
-        of_log = "" if step is None else f", step {step} of the log"
+        of_log = "" if step is None else f", logged step {step}"
         click.echo(f"\r\x1b[K{ticks} optimizer steps{of_log}\r", nl=False, err=True)
 
     return show

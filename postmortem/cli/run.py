@@ -1,4 +1,4 @@
-"""``postmortem run``: the user's training command under watch."""
+"""``postmortem run``: runs the user's training command and watches it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REPORTS = Path("postmortem-report")
     type=click.Choice(("continue", "skip", "stop")),
     default="continue",
     show_default=True,
-    help="What COMMAND does after a non-finite value: go on, skip the updates of such steps, end with exit code 1.",
+    help="After a non-finite value: continue, skip the updates of such steps, or end COMMAND with exit code 1.",
 )
 @click.option("--stop", is_flag=True, help="The same as --on-fault stop.")
 @click.option(
@@ -43,8 +43,8 @@ _REPORTS = Path("postmortem-report")
     type=click.Choice(("basic", "advanced", "extreme")),
     default="basic",
     show_default=True,
-    help="What is measured: losses and parameters; also norms per layer (aim: 5 % of the CPU time); also the "
-    "largest values of each operator (aim: 20 %).",
+    help="What is measured. basic: losses and parameters; advanced: also norms per layer (target: 5 % CPU overhead); "
+    "extreme: also the largest value of each operator (target: 20 %).",
 )
 @click.option(
     "--captures",
@@ -55,7 +55,9 @@ _REPORTS = Path("postmortem-report")
     help="Keep the last N captures in postmortem-report/captures; 0: write none.",
 )
 @click.option("--fix/--no-fix", default=True, help="Try fixes on the failing step.  [default: --fix]")
-@click.option("--why", is_flag=True, help="Also say why it does not learn: faults that raise nothing and print no NaN.")
+@click.option(
+    "--why", is_flag=True, help="Also report why it does not learn: faults that raise no error and produce no NaN."
+)
 @click.option("-v", "--verbose", is_flag=True, help="With --why, list every check.")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def run(
@@ -69,14 +71,14 @@ def run(
     verbose: bool,
     format_: str,
 ) -> int:
-    """Run a training command under watch; at the first non-finite value, name what made it.
+    """Run a training command and watch it; at the first non-finite value, name the culprit.
 
-    COMMAND is the command as you type it: `postmortem run -- torchrun --nproc-per-node 8 train.py --lr 3e-4`. Nothing
-    of it is changed: its output, its files and its exit code are its own. The culprit is printed on stderr when it is
-    known, and kept in the folder postmortem-report, as is a history of losses, timing, memory and norms, which
-    `postmortem scan` reads. On a fault, an exception, SIGTERM, SIGUSR2 or `touch postmortem-report/captures/request`
-    the step is captured: `postmortem replay CAPTURE -- COMMAND` repeats it. With --format json, COMMAND's own output
-    goes to stderr. With --why, the answer is that of `postmortem check`, for the whole run.
+    COMMAND is the command as you type it: `postmortem run -- torchrun --nproc-per-node 8 train.py --lr 3e-4`. It runs
+    normally: its output, files and exit code are unchanged. The culprit is printed to stderr and saved in the folder
+    postmortem-report, together with a history of losses, timing, memory and norms that `postmortem scan` reads. On a
+    fault, an exception, SIGTERM, SIGUSR2 or `touch postmortem-report/captures/request` the step is saved as a capture,
+    which `postmortem replay CAPTURE -- COMMAND` reruns. With --format json, COMMAND's own output goes to stderr. With
+    --why, the result is that of `postmortem check`, for the whole run.
     """
 
     def tell(result: ReplayResult) -> None:
@@ -110,7 +112,7 @@ def run(
 
 
 def _tell_the_end(result: ReplayResult, history: Path) -> None:
-    """What is left of the training, on stderr: captures, history, and last its culprit and where the report is."""
+    """Prints to stderr what was saved: captures and history, then the culprit and the path of the report."""
     for line in capture_lines(result):
         click.echo(f"postmortem: {line}", err=True)
     failed = result.tick is not None or result.raised is not None
@@ -125,7 +127,7 @@ def _tell_the_end(result: ReplayResult, history: Path) -> None:
 
 
 def _look(command: tuple[str, ...], started: float, into: list[CheckResult], session: Path) -> None:
-    """Judges what was observed, while the folder of the session is there."""
+    """Judges the observations before the session folder is deleted."""
     from postmortem.attach.checking import looked
 
     into.append(looked(session, command, time.monotonic() - started))
@@ -140,7 +142,7 @@ def _width() -> int:
 
 
 def _keep(result: ReplayResult) -> Path:
-    """Writes the answer as text and as JSON into a folder of its own."""
+    """Writes the result as text and as JSON into a new folder."""
     folder = Path(_REPORTS, time.strftime("%Y%m%d-%H%M%S"))
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``postmortem scan`` and ``postmortem report``: the main job."""
+"""``postmortem scan`` and ``postmortem report``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 from postmortem import api
 from postmortem.cli.shared import (
     CONTEXT,
-    PATH,
+    SOURCE,
     own_stdout,
     refuse_to_replace_a_log,
     warn_of_broken_plugins,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from postmortem.core.report import Report
     from postmortem.reporters import Render
 
-_paths = click.argument("paths", nargs=-1, type=PATH)
+_paths = click.argument("paths", nargs=-1, type=SOURCE)
 _HERE = (Path("."),)
 _MOST_TOLD = 10
-_WITH_PLACES = ("sarif", "github", "junit")  # formats whose findings stand at a line of a file
+_WITH_PLACES = ("sarif", "github", "junit")  # formats that attach findings to a line of a file
 _select = click.option(
     "--select",
     multiple=True,
@@ -67,14 +67,14 @@ _replay = click.option(
 _no_cache = click.option(
     "--no-cache",
     is_flag=True,
-    help="Read every file again, and keep nothing of them in the user's cache folder.",
+    help="Neither read nor write the cache.",
 )
 _jobs = click.option(
     "-j",
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes that share the runs.  [default: as many as pay off, at most one for each core]",
+    help="Number of processes.  [default: depends on the size of the runs; at most one per core]",
 )
 
 
@@ -96,13 +96,18 @@ _jobs = click.option(
 @click.option(
     "--fail-on",
     type=click.Choice(FAIL_ON),
-    help="Exit with code 1 for findings of at least this severity.  [default: error]",
+    help="Exit with code 1 for findings at or above this severity.  [default: error]",
 )
 @_checkpoints
 @_replay
 @_no_cache
 @_jobs
-@click.option("--baseline", type=PATH, metavar="RUN", help="Report for each run where it first differs from this one.")
+@click.option(
+    "--baseline",
+    type=SOURCE,
+    metavar="RUN",
+    help="Report for each run the first step at which it differs from this one.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem in full.")
 def scan(
     paths: tuple[Path, ...],
@@ -113,7 +118,10 @@ def scan(
     baseline: Path | None,
     **options: Any,
 ) -> int:
-    """Find all runs below PATHS (by default this folder) and report what happened to each, worst first."""
+    """Find all runs below PATHS (default: the current folder) and report what happened to each, worst first.
+
+    A path may be a URL (s3://…, gs://…, https://…; extra [remote]): what readers use there is copied first.
+    """
     render = REPORTERS[format_]
     refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=fail_on, **options)
@@ -151,16 +159,16 @@ def scan(
 @_replay
 @_no_cache
 @_jobs
-@click.option("--overlay", is_flag=True, help="Also draw the curves of all runs in one set of charts, to compare them.")
+@click.option("--overlay", is_flag=True, help="Also plot the curves of all runs in the same charts, to compare them.")
 @click.option(
     "--redact",
     is_flag=True,
     help="Leave out user and host names, absolute paths and the options of commands.",
 )
 def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, **options: Any) -> int:
-    """Write a self-contained HTML report of the runs below PATHS (by default this folder); it needs no network.
+    """Write a self-contained HTML report of the runs below PATHS (default: the current folder); it needs no network.
 
-    With --replay, what each replay found is printed as well.
+    With --replay, the result of each replay is printed as well.
     """
     refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=None, **options)
@@ -191,7 +199,7 @@ def _config(
 ) -> Config:
     config = load_config()
     if config.select or config.ignore:
-        click.echo(f"postmortem: {config.origin} leaves out checks (select or ignore)", err=True)
+        click.echo(f"postmortem: {config.origin} disables checks (select or ignore)", err=True)
     roles = {**config.roles, **parse_roles(role)}
     ignored = (*config.ignore, *ignore)
     return replace(
@@ -249,7 +257,7 @@ def _warn(what: str) -> None:
 
 
 def _tell_not_replayed(report: Report) -> None:
-    """A line on stderr for each failed run that --replay could not rerun: why, and what to type instead."""
+    """Prints a line to stderr for each failed run that --replay could not rerun: why, and what to type instead."""
     told = [(run.name, note) for run in report.runs for note in run.notes if note.startswith(api.NOT_REPLAYED)]
     for name, note in told[:_MOST_TOLD]:
         reason = note.removeprefix(api.NOT_REPLAYED)
@@ -260,7 +268,7 @@ def _tell_not_replayed(report: Report) -> None:
 
 
 def _wants_color() -> bool:
-    """A terminal that understands colours, and nobody asked for none (https://no-color.org)."""
+    """Whether stdout is a terminal with colours, and NO_COLOR is not set (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

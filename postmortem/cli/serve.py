@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("run", type=PATH)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port.  [default: any that is free]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port.  [default: any free port]")
 def serve(run: Path, host: str, port: int) -> int:
-    """Serve the state of RUN over HTTP while it grows: verdict, findings, last values, as a page and as JSON.
+    """Serve the state of a growing RUN over HTTP, as a page and as JSON: verdict, findings, last values.
 
-    The URL with its token is printed; without the token nothing is answered. GET / is the page, GET /summary the same
+    The URL with its token is printed; requests without the token are refused. GET / is the page, GET /summary the same
     as JSON. For a training under `postmortem run` or `postmortem.watch(level=…)`, POST /level sets what is measured and
-    POST /history/clear empties its history. Nothing else can be changed. Ctrl-C ends it.
+    POST /history/clear deletes its history. Nothing else can be changed. Ctrl-C stops the server.
     """
     if not run.exists():
         raise NotFoundError(f"no such file or folder: {run}")
@@ -37,7 +37,7 @@ def serve(run: Path, host: str, port: int) -> int:
         raise PostmortemError(f"{host}:{port}: {getattr(error, 'strerror', None) or error}") from error
     with server:
         if not is_loopback(host):
-            click.echo("postmortem: others can reach this address; what is sent is not encrypted", err=True)
+            click.echo("postmortem: other machines can reach this address; the traffic is not encrypted", err=True)
         click.echo(server.url)
         try:
             server.serve_forever(poll_interval=0.2)

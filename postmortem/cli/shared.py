@@ -1,4 +1,4 @@
-"""What several commands share: the path they take, the one run they load, JSON on stdout and nothing else there."""
+"""Shared by several commands: path arguments, loading one run, and keeping everything but the result off stdout."""
 
 from __future__ import annotations
 
@@ -27,19 +27,30 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
 class _Given(click.Path):
-    """A path, but not the empty word that an unset shell variable leaves: as a path that would be this folder."""
+    """A path; an empty string (an unset shell variable) is refused, as it would mean the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             self.fail("an empty path (an unset variable?)", param, ctx)
+        if isinstance(value, str) and "://" in value:
+            self.fail("this command reads local files only, copy them here first", param, ctx)
         return super().convert(value, param, ctx)
 
 
+class _Source(_Given):
+    """A path, or a URL, which stays as it is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if isinstance(value, str) and "://" in value else super().convert(value, param, ctx)
+
+
 PATH = _Given(path_type=Path)
+SOURCE = _Source(path_type=Path)
+"""A path or a URL (``s3://…``)."""
 
 
-def loaded(path: Path, roles: Mapping[str, str] | None = None) -> Run:
-    """The one run at `path`; NotFoundError says why there is nothing to read in it."""
+def loaded(path: Path | str, roles: Mapping[str, str] | None = None) -> Run:
+    """The one run at `path`. Raises NotFoundError if nothing in it can be read, with the reason."""
     from postmortem import api  # not at the top: `explain` and `rules` start without it
 
     warn_of_broken_plugins("readers", "dialects", "checkpoint formats")
@@ -52,7 +63,7 @@ def loaded(path: Path, roles: Mapping[str, str] | None = None) -> Run:
 
 
 def warn_of_broken_plugins(*kinds: str, used: bool = False) -> None:
-    """A line on stderr for each plugin of these kinds, by default of all, that failed to import.
+    """Prints a line to stderr for each plugin of these kinds (default: all) that failed to import.
 
     With `used`, of the kinds that the command used until now.
     """
@@ -64,7 +75,7 @@ def warn_of_broken_plugins(*kinds: str, used: bool = False) -> None:
 
 @contextlib.contextmanager
 def own_stdout() -> Iterator[None]:
-    """What the user's code writes to stdout goes to stderr: that of its child processes and of code in C, too."""
+    """Redirects what the user's code writes to stdout to stderr, including child processes and C code."""
     sys.stdout.flush()
     try:
         kept = os.dup(1)
@@ -85,19 +96,19 @@ def own_stdout() -> Iterator[None]:
 
 
 def echo_json(document: Any) -> None:
-    """Strict JSON, non-finite numbers as strings."""
+    """Prints strict JSON, with non-finite numbers as strings."""
     click.echo(json.dumps(json_value(document), indent=2, allow_nan=False))
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a text file whole or not at all, see `whole_file`. Raises OSError."""
+    """Writes a text file atomically, see `whole_file`. Raises OSError."""
     with whole_file(path) as stream:
         stream.write(text.encode("utf-8"))
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write: an older one of this name stays as it is until the new one is complete. Raises OSError."""
+    """A file to write: an existing file is replaced only when the new one is complete. Raises OSError."""
     path = path.resolve()
     if path.exists() and not path.is_file():  # a pipe, /dev/stdout
         with path.open("wb") as stream:
@@ -117,13 +128,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def refuse_to_replace_a_log(output: Path | None, paths: Sequence[Path]) -> None:
-    """UsageError where the output would replace a file that is read from the paths."""
+def refuse_to_replace_a_log(output: Path | None, paths: Sequence[Path | str]) -> None:
+    """Raises UsageError if the output would replace a file that is read from the paths."""
     from postmortem.runs.walk import claim  # as in `loaded`
 
     if output is None or not output.is_file():
         return
     real = output.resolve()
-    roots = [path.resolve() for path in paths]
+    roots = [path.resolve() for path in paths if isinstance(path, Path)]
     if real in roots or (any(map(real.is_relative_to, roots)) and claim(output, []) is not None):
         raise UsageError(f"{output} is a log that this command reads: write to another file")

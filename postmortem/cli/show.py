@@ -1,4 +1,4 @@
-"""``postmortem show``: how a run was understood."""
+"""``postmortem show``: how a run was read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from postmortem.cli.shared import CONTEXT, PATH, echo_json, loaded
+from postmortem.cli.shared import CONTEXT, SOURCE, echo_json, loaded
 from postmortem.core.config import parse_roles
 from postmortem.reporters.run_text import run_facts, run_text
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("run", type=PATH)
+@click.argument("run", type=SOURCE)
 @click.option("--role", multiple=True, metavar="TAG=ROLE", help="Role of a tag whose name does not show it.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show(run: Path, role: tuple[str, ...], format_: str) -> int:

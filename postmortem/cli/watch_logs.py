@@ -29,16 +29,23 @@ _GRAVE = ("error", "warning", "info")
 @click.command(context_settings=CONTEXT)
 @click.argument("paths", nargs=-1, type=PATH)
 @click.option(
-    "--every", type=click.FloatRange(0.1), default=10.0, show_default=True, metavar="SECONDS", help="Between two looks."
+    "--every",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds between two checks.",
 )
-@click.option("--once", is_flag=True, help="Look once, print where each run stands, and end as `scan` does.")
+@click.option(
+    "--once", is_flag=True, help="Check once, print the state of each run, and end with the exit code of `scan`."
+)
 @click.option(
     "--silence",
     type=click.FloatRange(1.0),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="Without a write, after which a run is told as silent; longer where it paused longer before.",
+    help="Report a run as silent after this time without a write; longer if its earlier pauses were longer.",
 )
 @click.option("--command", metavar="CMD", help="Run CMD, without a shell, with what is new as JSON on its stdin.")
 @click.option("--webhook", metavar="URL", help="Send what is new to URL, as JSON by POST.")
@@ -47,7 +54,7 @@ _GRAVE = ("error", "warning", "info")
     type=click.Choice(_GRAVE),
     default="warning",
     show_default=True,
-    help="The least severity of what is handed to --command and --webhook.",
+    help="The lowest severity that --command and --webhook receive.",
 )
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def watch_logs(
@@ -60,12 +67,11 @@ def watch_logs(
     alert_on: str,
     format_: str,
 ) -> int:
-    """Watch the runs below PATHS (by default this folder) while they grow, and print what is new.
+    """Follow the growing runs below PATHS (default: the current folder) and print what is new.
 
-    That is: a run that appears, a finding, a verdict that changes, a run that ends or falls silent. First it prints
-    where each run stands. Files that did not change are not read again. `--format json` prints one JSON object a line.
-    Nothing is sent anywhere but by `--command` and `--webhook`, which get only what is new after the first look.
-    Ctrl-C ends it.
+    Printed are new runs, new findings, changed verdicts, and runs that end or stop writing. The state of each run is
+    printed first. Unchanged files are not read again. `--format json` prints one JSON object per line. Only `--command`
+    and `--webhook` send anything, and only what is new after the first check. Ctrl-C stops the command.
     """
     from postmortem.following.alerts import Command, Webhook
     from postmortem.following.follow import Follow
@@ -73,7 +79,7 @@ def watch_logs(
     channels: list[Command | Webhook] = [Command.of(command)] if command is not None else []
     channels += [Webhook.of(webhook)] if webhook is not None else []
     if once and channels:
-        raise UsageError("--once tells where runs stand and nothing new: it takes no --command or --webhook")
+        raise UsageError("--once prints the current state only: it cannot be combined with --command or --webhook")
     roots = paths or (Path("."),)
     for root in roots:
         if not root.exists():
@@ -102,7 +108,7 @@ def _watch(
                 return _exit_code(follow)
             if first:
                 runs = count(len(follow.reports), "run")
-                click.echo(f"postmortem: {runs}; looking every {every:g} s, Ctrl-C ends", err=True)
+                click.echo(f"postmortem: {runs}; checking every {every:g} s, Ctrl-C to stop", err=True)
             else:
                 _alert([n for n in news if _GRAVE.index(n.severity) <= _GRAVE.index(alert_on)], channels)
             took = time.monotonic() - began
@@ -123,7 +129,7 @@ def _alert(news: Sequence[News], channels: Sequence[Command | Webhook]) -> None:
     for channel in channels if news else ():
         why = channel.send(news)
         if why is not None:
-            click.echo(printable(f"postmortem: no alert was given: {why}"), err=True)
+            click.echo(printable(f"postmortem: the alert failed: {why}"), err=True)
 
 
 def _exit_code(follow: Follow) -> int:

@@ -13,7 +13,7 @@ _MACHINE = ("throughput", "step_time", "data_time", "memory")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parting:
-    """The step at which one metric of two runs first differs; None if it does not within the common steps."""
+    """The step at which one metric of two runs first differs; None if it does not differ within the common steps."""
 
     tag: str
     other_tag: str
@@ -27,7 +27,7 @@ class Parting:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Displayed):
-    """What differs between two runs. `settings` maps a flattened key to its two values (None: not there)."""
+    """The differences between two runs. `settings` maps a flattened key to its two values (None: not set)."""
 
     a: str
     b: str
@@ -39,7 +39,7 @@ class Comparison(Displayed):
 
     @property
     def first(self) -> Parting | None:
-        """The training metric that differs first; schedules count, speeds and memory of the machine do not."""
+        """The training metric that differs first. Schedules count; throughput and memory do not."""
         parted = [p for p in self.partings if p.exact_step is not None and p.role not in _MACHINE]
         return min(parted, key=lambda p: (p.exact_step or 0, p.role is None, p.tag), default=None)
 

@@ -42,8 +42,7 @@ class Config:
     """The file that the settings are from; no setting itself."""
 
     def selects(self, code: str, name: str) -> bool:
-        """Whether --select and --ignore leave this finding in; the more specific of the two does not matter: ignore
-        wins."""
+        """Whether `select` and `ignore` allow this finding. `ignore` wins, even over a more specific `select`."""
         wanted = not self.select or any(_fits(s, code, name) for s in self.select)
         return wanted and not any(_fits(s, code, name) for s in self.ignore)
 
@@ -53,7 +52,7 @@ def _fits(selector: str, code: str, name: str) -> bool:
 
 
 def load_config(folder: Path | None = None) -> Config:
-    """The settings of the nearest pyproject.toml at or above `folder`. UsageError names a key that does not exist."""
+    """The settings of the nearest pyproject.toml at or above `folder`. Raises UsageError for an unknown key."""
     try:
         start = (folder or Path.cwd()).resolve()
     except FileNotFoundError:  # the working directory is gone
@@ -79,7 +78,7 @@ def _checked(value: Any, kind: type[Any], where: str) -> Any:
 
 
 def make_config(table: Mapping[str, Any], *, where: str) -> Config:
-    """Checks a table of settings. UsageError says where a key or a value does not exist, with a suggestion."""
+    """Validates a table of settings. Raises UsageError for an unknown key or value, with a suggestion."""
     known = {f.name.replace("_", "-"): f.name for f in dataclasses.fields(Config) if f.compare}
     for key in table:
         if key not in known:
@@ -100,7 +99,7 @@ def make_config(table: Mapping[str, Any], *, where: str) -> Config:
 
 
 def check_roles(roles: Mapping[str, str], *, where: str) -> None:
-    """UsageError if a tag is given a role that does not exist."""
+    """Raises UsageError if a tag is given an unknown role."""
     for tag, role in roles.items():
         if _checked(role, str, f"{where}: role of {tag!r}") not in ROLES:
             hint = f"{did_you_mean(role, ROLES)}; the roles are {', '.join(ROLES)}"
@@ -108,7 +107,7 @@ def check_roles(roles: Mapping[str, str], *, where: str) -> None:
 
 
 def parse_roles(items: Iterable[str]) -> dict[str, str]:
-    """``TAG=ROLE`` items of the command line as a dict. UsageError if one is not of that form or has no such role."""
+    """``TAG=ROLE`` options of the command line as a dict. Raises UsageError for another form or an unknown role."""
     roles = {}
     for item in items:
         tag, equals, role = item.rpartition("=")
@@ -120,7 +119,7 @@ def parse_roles(items: Iterable[str]) -> dict[str, str]:
 
 
 def check_selectors(selectors: Iterable[str], known: Iterable[tuple[str, str]], *, where: str) -> None:
-    """UsageError if a selector fits no (code, name) of `known`."""
+    """Raises UsageError if a selector matches no (code, name) of `known`."""
     pairs = list(known)
     for selector in selectors:
         if not any(_fits(selector, code, name) for code, name in pairs):
@@ -129,7 +128,7 @@ def check_selectors(selectors: Iterable[str], known: Iterable[tuple[str, str]], 
 
 
 def make_options(options: type[Any], table: Mapping[str, Any], *, where: str) -> Any:
-    """An options dataclass from a table. UsageError names a key that does not exist or a value of the wrong type."""
+    """An options dataclass from a table. Raises UsageError for an unknown key or a value of the wrong type."""
     fields = {f.name: f for f in dataclasses.fields(options)}
     for key, value in table.items():
         name = key.replace("-", "_")

@@ -38,11 +38,11 @@ Established = Literal["cured", "observed", "inferred"]
 class Fix:
     """A fix that was tried on the failing step.
 
-    cured: with it, loss, gradients and parameters are finite; of a loss that rises but stays finite, with it the loss
-    stays in the range of the steps before. loss: of the step with the fix, None: not known. before: the last
-    finite loss of the steps before, None where `loss` or that is not known.
-    far_from: the usual loss of the steps before, where `loss` is more than ten times as large: the step is finite, and
-    the training would not go on as before. None where it is not, or where that is not known.
+    cured: with the fix, loss, gradients and parameters are finite; for a loss that rises but stays finite: with the fix
+    it stays in the range of the preceding steps. loss: the loss of the step with the fix, None if not known. before:
+    the last finite loss of the preceding steps, None if it or `loss` is not known. far_from: the usual loss of the
+    preceding steps if `loss` is more than ten times as large (the step is finite, but the training would not continue
+    as before); otherwise, or if not known, None.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Fix:
 
     @property
     def good(self) -> bool:
-        """Whether the step is finite with it and, as far as that is known, its loss is on its course."""
+        """Whether the step is finite with the fix and its loss, if known, is not far from the usual value."""
         return self.cured and self.far_from is None
 
     @property
     def loss_after(self) -> str:
-        """The loss with the fix in words, beside that of the steps before; empty where it is not known."""
+        """The loss with the fix in words, and that of the preceding steps; empty if not known."""
         if not self.cured or self.loss is None:
             return ""
         words = f"its loss is then {number(self.loss)}"
@@ -70,9 +70,9 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """How closely the replayed losses match the logged ones, to the digits that the log shows.
+    """How closely the replayed losses match the logged ones, to the digits that were logged.
 
-    reasons: what may make a replay differ that does not follow the log, the likeliest first.
+    reasons: possible reasons if the replay does not match the log, the most likely first.
     """
 
     ok: bool
@@ -91,8 +91,8 @@ class Culprit(Displayed):
     """What made the step fail.
 
     module: qualified name; "" for the root module or code outside any module, None if not established.
-    op: the operator; in the backward phase the forward operator whose derivative fails.
-    samples: sorted indices in the batch; None if all of them, or no particular ones, are at fault.
+    op: the operator; in the backward phase the forward operator whose derivative is non-finite.
+    samples: sorted indices in the batch; None if all samples, or no particular ones, cause the failure.
     """
 
     cause: Cause
@@ -130,7 +130,7 @@ class Culprit(Displayed):
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Culprit:
-        """The culprit that `as_json` gave, without its fidelity; numbers that were not finite stay strings."""
+        """The culprit from the output of `as_json`, without its fidelity; non-finite numbers stay strings."""
         made = {k: v for k, v in plain.items() if k in {f.name for f in fields(cls)} - {"fidelity"}}
         made["fixes"] = tuple(Fix(**fix) for fix in made.get("fixes") or ())
         made["how"] = tuple(made.get("how") or ())
@@ -152,15 +152,15 @@ class Raised:
 class ReplayResult(Displayed):
     """The result of a replay: what was rerun, from which checkpoint, with which fidelity, and the culprit.
 
-    recipe, checkpoint: empty where the user's own `command` was run; checkpoint also where the replay started from the
-    recipe's initial state. fitted, unfitted: parts of the checkpoint that
-    were loaded, and parts that were not, in words. judged: False if the replay does not match the log, so that nothing
-    can be concluded. next: what to do, the best established advice first. tick: the optimizer step at fault, counted
-    from 0 at the start of the command. rank: of the process at fault. micro_batch: its micro-batch at fault, counted
-    from 0, None where a step has one batch, or where that is not known. ranks: of each rank that has a log of its own,
-    how many of its losses follow that. raised: the exception that ended the command where no non-finite value explains
-    it. protection: how the user's files were protected from the command.
-    captures: what was captured of a watched program: path, tick, step and bytes of each, or why there is none.
+    recipe, checkpoint: empty if the user's own `command` was run; checkpoint also if the replay started from the
+    recipe's initial state. fitted, unfitted: descriptions of the parts of the checkpoint that were loaded, and of those
+    that were not. judged: False if the replay does not match the log, so that nothing can be concluded. next: suggested
+    actions, in the order in which to try them. tick: the failing optimizer step, counted from 0 at the start of
+    the command. rank: the failing rank. micro_batch: the failing micro-batch, counted from 0; None if a step has one
+    batch, or if not known. ranks: for each rank with its own log, how many of its losses match that log. raised: the
+    exception that ended the command, if no non-finite value explains it. protection: how the user's files were
+    protected from the command. captures: path, tick, step and bytes of each capture of a watched program, or why there
+    is none.
     """
 
     target: str
@@ -189,9 +189,9 @@ class ReplayResult(Displayed):
         return f"<ReplayResult of {self.target!r}: {self.culprit!r}>"
 
     def as_json(self) -> dict[str, Any]:
-        """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit, next.
+        """The documented JSON object, of plain types: schema_version, target, step, fidelity, culprit, next.
 
-        Of a command that was run: its tick, rank and exception as well.
+        If a command was run, also its tick, rank and exception.
         """
         of_ranks = {"rank": self.rank, "micro_batch": self.micro_batch, "ranks": list(self.ranks)}
         of_command = {

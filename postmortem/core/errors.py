@@ -1,13 +1,13 @@
-"""Errors that end a command with one clear line.
+"""Errors that end a command with a one-line message.
 
-PostmortemError
-├── UsageError      exit 2: an option, a name or a configuration key that does not exist
-├── NotFoundError   exit 2: no such path, or nothing readable below it
-├── MissingExtra    exit 2: an optional dependency is not installed; says which extra brings it
-├── ReplayError     exit 2: a step that cannot be rerun
-└── UnreadableCheckpoint  exit 2: saved weights that are damaged, refused or of no known format
+    PostmortemError
+    ├── UsageError      exit 2: an option, a name or a configuration key that does not exist
+    ├── NotFoundError   exit 2: no such path, or nothing readable below it
+    ├── MissingExtra    exit 2: an optional dependency is not installed; the message names the extra
+    ├── ReplayError     exit 2: a step that cannot be rerun
+    └── UnreadableCheckpoint  exit 2: saved weights that are damaged, refused or of an unknown format
 
-Damage inside a log is never an exception: it is a `Problem`.
+Damage inside a log never raises: it becomes a `Problem`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class PostmortemError(Exception):
-    """What a command could not do; the message is for the user."""
+    """Base class of all errors; the message is written for the user."""
 
     exit_code = 2
 
 
 class UsageError(PostmortemError):
-    """An option, a name or a configuration key that does not exist."""
+    """An option, a name or a configuration key does not exist, or does not fit."""
 
 
 class NotFoundError(PostmortemError):
-    """No such path, or nothing below it that any reader understands."""
+    """The path does not exist, or no reader recognises anything below it."""
 
 
 class MissingExtra(PostmortemError):
@@ -48,11 +48,11 @@ class MissingExtra(PostmortemError):
 
 
 class ReplayError(PostmortemError):
-    """A replay that could not be done; the message says what was in the way and what to do."""
+    """A replay was not possible; the message says why and what to do."""
 
 
 class UnreadableCheckpoint(PostmortemError):
-    """A checkpoint file that is truncated, corrupt, refused or of no known format; `problem` says which, and where."""
+    """A checkpoint is truncated, corrupt, refused or of an unknown format; `problem` says which, and where."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(f"{problem.path}: {problem.what}")
@@ -64,7 +64,7 @@ class UnreadableCheckpoint(PostmortemError):
 
 
 def described(error: BaseException) -> str:
-    """An unexpected exception in one line: its class, its message and where it was raised."""
+    """An unexpected exception in one line: class, message, and where it was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,7 +1,7 @@
-"""What flows: problems, events, findings, diagnoses and the report that every output renders.
+"""The data types of a report: problems, events, findings, diagnoses, checkpoints and sources.
 
-All types hold plain Python values, so that a report can be written as JSON without conversion rules
-(`json_value` spells the non-finite numbers). Frames and arrays live in `timeline`.
+All fields hold plain Python values, so that a report can be written as JSON without conversion (`json_value` replaces
+non-finite numbers by strings).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ VERDICTS: tuple[Verdict, ...] = ("failed", "suspect", "not-judged", "healthy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Damage in an input, or a limit: where it is, what was still read and what was lost (empty: nothing).
+    """Damage in a file, or a limit that was reached: where, what was still read, and what was lost (empty: nothing).
 
-    `offset` counts bytes from the start of the file, `line` is 1-based and counts ``\\n`` only.
+    `offset` is in bytes from the start of the file. `line` is 1-based and counts ``\n`` only.
     """
 
     path: str
@@ -58,8 +58,8 @@ class Problem:
 class Event:
     """A message of a log, as opposed to a number.
 
-    `kind` is the id of a signature, `line` the 1-based line in `file` (for a traceback its last line),
-    `wall_time` seconds since the epoch or NaN, `fields` what the message says, as plain JSON types.
+    kind: id of the signature. line: 1-based line in `file` (for a traceback its last line). wall_time: seconds since
+    the epoch, or NaN. fields: values extracted from the message, as plain JSON types.
     """
 
     kind: str
@@ -76,10 +76,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a detector saw: a fault with its place in the run and the evidence for it.
+    """What a detector found: an observation, its place in the run and the evidence for it.
 
-    `id` is given by the scan (detectors leave it empty); `because_of` is the id of the finding that this
-    one is a consequence of; `evidence` holds plain JSON types only.
+    id: set by the scan (detectors leave it empty). because_of: id of the finding that this one is a consequence of.
+    evidence: plain JSON types only.
     """
 
     id: str = ""
@@ -103,8 +103,8 @@ class Finding:
 class Diagnosis:
     """The diagnosis of a run: one root cause, the evidence for and against it, and what to do next.
 
-    `strength` says how surely the log allows to name this cause: "certain" only where the log proves it. `findings` are
-    the ids of its findings, root first. `disprove` lists observations that would refute it.
+    strength: how certain the cause is; "certain" only if the log proves it. findings: ids of its findings, the root
+    first. disprove: observations that would refute the diagnosis.
     """
 
     name: str
@@ -121,10 +121,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Saved weights of a run. `step` is what its name or content says.
+    """Saved weights of a run. `step` is taken from the name or the content.
 
-    `looked_into`: its tensors were read. `finite` None: not inspected, or not known because a part cannot be read.
-    `nonfinite` names the tensors that hold NaN or infinities; `problem` says why it could not be read.
+    looked_into: the tensors were read. finite: None if not inspected, or if not known because a part cannot be read.
+    nonfinite: names of the tensors that hold NaN or infinities. problem: why the checkpoint could not be read.
     """
 
     path: str
@@ -137,7 +137,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Files of one kind that belong to a run, and how many numbers they gave."""
+    """The files of one kind that belong to a run, and how many numbers they contain."""
 
     kind: str
     files: tuple[str, ...]

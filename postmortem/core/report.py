@@ -1,4 +1,4 @@
-"""What a scan answers: the report of one run and of all runs. Every output format renders one Report."""
+"""The result of a scan: the report of one run and of all runs. Every output format renders one Report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEFT_OUT = "left out by select or ignore"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """One series around the root finding: its value before and at the step, and its course for a sparkline."""
+    """One series near the root finding: its values before and at the step, and its curve for a sparkline."""
 
     tag: str
     role: str
@@ -36,7 +36,7 @@ class Around:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One series for a page that draws it: thinned over the whole run, with every point around the root finding."""
+    """One series for a chart: thinned over the whole run, with every point near the root finding."""
 
     tag: str
     role: str
@@ -47,7 +47,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excerpt:
-    """The lines of a text log around a message: `first` is the number of the first one, `at` that of the message."""
+    """The lines of a text log around a message: `first` is the line number of the first, `at` that of the message."""
 
     file: str
     first: int
@@ -57,7 +57,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """What a page with charts shows of a run beside its report; see `postmortem.judging.drawing`."""
+    """What an HTML page shows of a run in addition to its report; see `postmortem.judging.drawing`."""
 
     curves: tuple[Curve, ...] = ()
     restarts: tuple[int, ...] = ()
@@ -67,7 +67,7 @@ class Drawing:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class RunReport(Displayed):
-    """The report on one run. `run` has its numbers, unless they were dropped (in large scans)."""
+    """The report on one run. `run` holds its numbers; None if they were dropped (in large scans)."""
 
     name: str
     path: str
@@ -97,16 +97,16 @@ class RunReport(Displayed):
         return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
 
     def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
-        """The run's loss, gradient norm and learning rate, or the `tags`, with the findings marked; returns the Axes.
+        """Plots loss, gradient norm and learning rate, or the `tags`, with the findings marked; returns the Axes.
 
-        `around` is a step: only the points near it are drawn.
+        `around` is a step: only the points near it are plotted.
         """
         return plot(self, ax, tags=tags, around=around)
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Report(Displayed):
-    """The result of a scan; every output format is a rendering of one Report."""
+    """The result of a scan, a collection of `RunReport`. Every output format is a rendering of one Report."""
 
     version: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -145,14 +145,14 @@ class Report(Displayed):
         raise KeyError(f"unknown run {key!r}; available: {', '.join(run.name for run in self.runs) or 'none'}")
 
     def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
-        """The curves of the worst runs in one set of panels, a colour for each run; returns the matplotlib Axes.
+        """Plots the curves of the worst runs in shared panels, one colour per run; returns the matplotlib Axes.
 
-        The options are those of `RunReport.plot`. ValueError if no run of the report holds its numbers.
+        The options are those of `RunReport.plot`. Raises ValueError if no run of the report holds its numbers.
         """
         return plot(self, ax, tags=tags, around=around)
 
     def findings_frame(self) -> Any:
-        """All findings as a pandas DataFrame, one row each, with the run's name and verdict."""
+        """All findings as a pandas DataFrame, one row per finding, with the name and verdict of its run."""
         import pandas as pd
 
         columns = [
@@ -174,9 +174,9 @@ class Report(Displayed):
 
 
 def tell_apart(reports: Sequence[RunReport]) -> None:
-    """Adds to the name that several runs have where each lies: its folder or file, or the whole path where these agree.
+    """Makes the names of runs unique: adds the folder or file, or the whole path, to names that several runs share.
 
-    W&B and MLflow let any number of runs have one name.
+    W&B and MLflow allow any number of runs with the same name.
     """
     same_name: dict[str, list[RunReport]] = defaultdict(list)
     for report in reports:

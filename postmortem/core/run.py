@@ -1,7 +1,7 @@
-"""A run's numbers and events: columns internally, pandas frames for users.
+"""A run's numbers and events: columns internally, pandas DataFrames for users.
 
-The columns are concatenated once; `frame` and `events` are built when somebody asks, so a scan does not
-pay for pandas.
+The columns are concatenated once; `frame` and `events` are built on first access, so that a scan does not need
+pandas.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EVENT_COLUMNS = ("run", "source", "rank", "step", "wall_time", "file", "line", "
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Numbers that were written one after the other by one writer: the unit in which steps can go back."""
+    """Numbers written in order by one writer: restarts are detected within a stream."""
 
     source: str
     name: str
@@ -49,7 +49,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Steps went back: `before` is the last step of the tag, `after` the first of the new segment."""
+    """The steps went back: `before` is the last step of the tag, `after` the first of the new segment."""
 
     tag: str
     rank: int
@@ -104,9 +104,9 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Run(Displayed):
-    """One training run as it was read: its numbers and what is known about it. Made by `postmortem.load`.
+    """One training run as it was read: its numbers and what is known about it. Created by `postmortem.load`.
 
-    `frame` and `events` are pandas DataFrames as documented in the README; `problems` lists what could not be read.
+    `frame` and `events` are pandas DataFrames, described in docs/formats.md. `problems` lists what could not be read.
     """
 
     name: str
@@ -146,17 +146,17 @@ class Run(Displayed):
 
     @property
     def n_points(self) -> int:
-        """Numbers in all streams."""
+        """Number of values in all streams."""
         return sum(len(s.points) for s in self.streams)
 
     @cached_property
     def roles(self) -> dict[str, str | None]:
-        """tag -> role (None: no role is known), in order of first appearance. Includes what is `presumed`."""
+        """Maps each tag to its role, or None if unknown, in order of first appearance. Includes `presumed`."""
         return self._named_roles | {tag: found.role for tag, found in self.presumed.items()}
 
     @cached_property
     def presumed(self) -> dict[str, Presumption]:
-        """tag -> why it looks like the objective, if no tag of the run is named as a loss."""
+        """Maps tags to the reason why they look like the objective, if no tag of the run is named as a loss."""
         roles = {tag: role for tag, role in self._named_roles.items() if tag not in self.role_overrides}
         return {} if "loss" in self.role_overrides.values() else presumed(roles, self._values, self.config)
 
@@ -175,7 +175,7 @@ class Run(Displayed):
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The numbers, long: run, source, rank, segment, tag, step, wall_time, value; one row each."""
+        """The numbers in long format: run, source, rank, segment, tag, step, wall_time, value; one row per value."""
         import pandas as pd
 
         tags = list(self.roles)
@@ -210,7 +210,7 @@ class Run(Displayed):
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """The events of the logs: run, source, rank, step, wall_time, file, line, kind, severity, message, fields."""
+        """The log events: run, source, rank, step, wall_time, file, line, kind, severity, message, fields."""
         import pandas as pd
 
         rows = [
@@ -221,11 +221,11 @@ class Run(Displayed):
         return frame.astype({"rank": "Int16", "step": "Int64", "line": "Int64", "wall_time": "float64"})
 
     def pivot(self, *tags: str) -> pd.DataFrame:
-        """The numbers, wide: one column per tag (by default all), one row per step, in order of steps.
+        """The numbers in wide format: one column per tag (default: all tags), one row per step, ordered by step.
 
-        What a restart logged again stands once, as it survived; where a tag has several values at one step, the last.
-        A tag of several ranks has a column for each, named "loss (rank 1)"; NaN is a value or means that nothing was
-        logged at that step (`frame` tells them apart). KeyError if the run has no such tag.
+        Of steps that a restart logged again, only the surviving values are included; if a tag has several values at one
+        step, the last. A tag of several ranks has one column per rank, named "loss (rank 1)". NaN is either a logged
+        NaN or no value at that step (`frame` distinguishes them). Raises KeyError if the run has no such tag.
         """
         import pandas as pd
 
@@ -234,9 +234,9 @@ class Run(Displayed):
         return table.rename_axis("step")
 
     def series(self, tag: str, rank: int | None = None) -> pd.Series[float]:
-        """The values of one tag by their step, as in `pivot`; of the first rank that logged it, or of `rank`.
+        """The values of one tag, indexed by step, as in `pivot`; of `rank`, or of the first rank that logged it.
 
-        KeyError if the run, or that rank, has no such tag.
+        Raises KeyError if the run, or that rank, has no such tag.
         """
         found = [one for one in self._named(tag) if rank in (None, one.rank)]
         if not found:
@@ -265,19 +265,19 @@ class Run(Displayed):
         return values[~values.index.duplicated(keep="last")]
 
     def refresh(self) -> Run:
-        """The run as its files are now; this one stays unchanged. For runs that `postmortem.load` made.
+        """Reads the run again as its files are now, and returns a new Run; this one is not changed.
 
-        Only what is new is read: files that were added or changed, and of event files that grew, what was appended.
-        A file that was truncated or replaced is read again from its beginning. UsageError if the run is not of `load`;
-        else errors as of `load`, such as NotFoundError if the path is gone.
+        Only what is new is read: files that were added or changed, and what was appended to event files. A file that
+        was truncated or replaced is read from its beginning. Raises UsageError if the run was not created by `load`;
+        otherwise the errors of `load`, such as NotFoundError if the path no longer exists.
         """
         if self.reload is None:
             raise UsageError(f"{self.name} was not made by load(), and only such a run can be refreshed")
         return self.reload()
 
     def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
-        """Loss, gradient norm and learning rate over the step, or the `tags`; returns the matplotlib Axes.
+        """Plots loss, gradient norm and learning rate over the step, or the `tags`; returns the matplotlib Axes.
 
-        `around` is a step: only the points near it are drawn.
+        `around` is a step: only the points near it are plotted.
         """
         return plot(self, ax, tags=tags, around=around)

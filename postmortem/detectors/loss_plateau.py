@@ -140,7 +140,7 @@ class LossPlateau(BaseDetector):
         t = np.arange(n, dtype=float)
         stride = max(1, n // 400)
         rows = np.arange(0, n - stride + 1, stride)
-        y = np.array([np.median(y[i : i + stride]) for i in rows]) if stride > 1 else y
+        y = np.median(y[: len(rows) * stride].reshape(-1, stride), axis=1) if stride > 1 else y
         t = t[rows] / n
         kinks = np.unique(np.linspace(0.08 * len(y), (1 - self.options.share) * len(y), 60).astype(int))
         errors = _decay_then_constant(t, y, kinks)

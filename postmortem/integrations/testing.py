@@ -18,11 +18,11 @@ def assert_healthy(
     fail_on: str = "error",
     config: Config | None = None,
 ) -> Report:
-    """Scans `paths` and returns the report; AssertionError if a run is not healthy, with what happened to it.
+    """Scans `paths` and returns the report. Raises AssertionError, with what happened, if a run is not healthy.
 
-    `fail_on` ("error" or "warning") is the least severity of a finding that counts; `config` selects and tunes
-    detectors. A run that could not be judged, or of which data were lost, is not healthy either. NotFoundError if there
-    is no log. For pytest: ``def test_smoke(tmp_path): train(tmp_path); postmortem.assert_healthy(tmp_path)``.
+    fail_on: the lowest severity that fails ("error" or "warning"). config: selects and configures detectors. Runs that
+    could not be judged, or whose data was partly lost, fail as well. Raises NotFoundError if there is no log.
+    For pytest: ``def test_smoke(tmp_path): train(tmp_path); postmortem.assert_healthy(tmp_path)``.
     """
     __tracebackhide__ = True
     from postmortem import api

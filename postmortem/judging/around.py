@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from postmortem.core.report import Around
-from postmortem.core.stats import median
 
 if TYPE_CHECKING:
     from postmortem.core.model import Finding
@@ -55,9 +53,14 @@ def _curve(series: Series) -> tuple[float, ...]:
     if len(value) <= CURVE_POINTS:
         return tuple(value.tolist())
     edges = np.linspace(0, len(value), CURVE_POINTS + 1).astype(int)
-    curve = []
-    for a, b in pairwise(edges):
-        part = value[a:b]
-        bad = part[~np.isfinite(part)]
-        curve.append(float(bad[0]) if len(bad) else float(part[np.argmax(np.abs(part - median(part)))]))
-    return tuple(curve)
+    start, size = edges[:-1], np.diff(edges)
+    curve = np.empty(CURVE_POINTS)
+    for length in np.unique(size):  # of two lengths that differ by one
+        alike = size == length
+        part = value[start[alike, None] + np.arange(length)]
+        finite = np.isfinite(part)
+        whole = np.where(finite, part, 0.0)
+        far = np.abs(whole - np.median(whole, axis=1, keepdims=True)).argmax(axis=1)
+        chosen = np.where(finite.all(axis=1), far, np.argmin(finite, axis=1))
+        curve[alike] = part[np.arange(len(part)), chosen]
+    return tuple(curve.tolist())

@@ -42,7 +42,7 @@ class Following(Protocol):
 class Reader(Protocol):
     """What a source needs. The class docstring describes the format, with its source.
 
-    `content`, `other_files` and `home` are optional; a reader without them gets the defaults below.
+    `content`, `other_files`, `home` and `runs` are optional; a reader without them gets the defaults below.
     """
 
     kind: ClassVar[str]
@@ -70,6 +70,14 @@ class Reader(Protocol):
         """The folder of the run that `path` belongs to; None if that is decided by the other files of the folder.
 
         Files with the same home are one run, which is named after that folder.
+        """
+        return None
+
+    @staticmethod
+    def runs(path: Path) -> list[Path] | None:
+        """The runs in a file that holds several: a path below `path` for each, which `read` and `home` are given.
+
+        None for a file that is, or is part of, one run; empty if it holds none, or cannot say which.
         """
         return None
 

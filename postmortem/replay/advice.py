@@ -34,7 +34,7 @@ _BY_HAND = (
 
 
 def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, ...]:
-    """Sentences, the best established first; none where there is no culprit.
+    """Sentences, in the order in which to follow them; none where there is no culprit.
 
     A change of the line or of the data comes before one of the precision, and that before one of the whole training.
     checkpoint: empty for the initial state. `view` is the run's log: the learning rate and the gradient norm in it give

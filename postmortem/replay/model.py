@@ -1,4 +1,4 @@
-"""What replay takes: `TrainStep`, returned by a recipe, and `Context`, which a recipe is given. Needs no torch."""
+"""The input of a replay: `TrainStep`, returned by a recipe, and `Context`, passed to it. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TrainStep:
-    """One training step as the user's program does it, to be rerun.
+    """One training step of the user's program, to be rerun.
 
     One step is: ``before_step(step)``; the batch; zero_grad; forward under autocast; backward; unscale; clip;
     optimizer step; scaler update; scheduler step.
 
-    model, optimizer: a module and its optimizer, or dicts of them (keys are the checkpoint's). One that needs a
-        closure (LBFGS) gets one that runs zero_grad, forward and backward again.
-    step: ``step(model, batch)`` returns the scalar loss or a dict of named losses (their sum is run backward);
-        a dict of such functions by optimizer names makes sub-steps, in this order, on the same batch.
-    batch: the batch of the one step to run. batches: ``batches(step) -> batch`` in the log's counting, or an
-        iterable from the first step after the checkpoint on. scheduler: one or a list, stepped after every
-        optimizer step. accumulate=k: a batch is a list of k micro-batches, loss / k is run backward for each.
-    clip: max_norm of ``clip_grad_norm_`` over all parameters, after unscaling. autocast: None, "fp16", "bf16".
-    scaler: a GradScaler is used, with `init_scale`. first_step: the log's step of the first step after the
-        checkpoint. ranks=N: the training has N processes, and so has the replay (gloo, on the CPU): the recipe is
-        called in each, with ``ctx.rank`` and ``ctx.world_size``. Write N as a number: it is read from the file, as
-        the recipe cannot be called before. logged: the tag, or {loss name: tag}, that holds the loss. shared: keys
-        of the batch that are not per sample; sample_dim: key -> dimension of the sample, if not 0;
-        divisible=False: samples cannot be dropped (nodes of one graph).
+    model, optimizer: a module and its optimizer, or dicts of them (with the keys of the checkpoint). An optimizer that
+        needs a closure (LBFGS) gets one that runs zero_grad, forward and backward again.
+    step: ``step(model, batch)`` returns the scalar loss, or a dict of named losses (backward runs on their sum). A dict
+        of such functions, keyed by optimizer name, defines sub-steps that run in this order on the same batch.
+    batch: the batch of the only step to run. batches: ``batches(step) -> batch``, with steps numbered as in the log, or
+        an iterable that starts at the first step after the checkpoint.
+    scheduler: one or a list, stepped after every optimizer step.
+    accumulate=k: a batch is a list of k micro-batches; backward runs on loss / k for each.
+    clip: max_norm of ``clip_grad_norm_`` over all parameters, after unscaling. autocast: None, "fp16" or "bf16".
+    scaler: True to use a GradScaler, with `init_scale`.
+    first_step: the number, as logged, of the first step after the checkpoint.
+    logged: the tag that holds the loss, or a dict {loss name: tag}.
+    ranks=N: the training has N processes, and so has the replay (gloo, on the CPU). The recipe is called in each, with
+        ``ctx.rank`` and ``ctx.world_size``. Write N as a literal number: it is read from the file before the recipe is
+        called.
+    shared: keys of the batch that are not per sample. sample_dim: key -> dimension of the samples, if not 0.
+    divisible=False: samples cannot be dropped (nodes of one graph).
     """
 
     model: Any
@@ -55,9 +58,12 @@ class TrainStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a recipe is given: device, the step asked for (or None), checkpoint (absolute path or None), what was
-    safely loaded from it (of a file its content, of a folder a dict by file name without ending, None where
-    nothing could be), the run's config, and the rank of the process, of `world_size` ones, if there are several."""
+    """What a recipe receives.
+
+    device; step: the requested step or None; checkpoint: absolute path or None; state: what could be loaded safely from
+    the checkpoint (of a file its content; of a folder a dict, keyed by file name without suffix; None if nothing
+    could); config: the configuration of the run; rank and world_size: of this process, if there are several.
+    """
 
     device: Any
     step: int | None = None

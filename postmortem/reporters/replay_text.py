@@ -15,6 +15,7 @@ from postmortem.reporters.shared.culprit_words import (
     found,
     from_here,
     leads,
+    outcomes,
     source_lines,
     statistics,
     suggested,
@@ -91,7 +92,7 @@ def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
     yield from _culprit(c, width)
     if result.next:
         yield ""
-        yield "What to do, best established first:"
+        yield "What to do, in this order:"
         yield from (
             f"  {i}. {line.replace(c.file, from_here(c.file)) if c.file else line}"
             for i, line in enumerate(result.next, 1)
@@ -122,7 +123,7 @@ def replayed_lines(run: RunReport, width: int = 100) -> Iterator[str]:
     told = actions(run, from_here)
     if told and leads(run):
         yield ""
-        yield "What to do, best established first:"
+        yield "What to do, in this order:"
         yield from (f"  {i}. {line}" for i, line in enumerate(told, 1))
     yield ""
     if c.fidelity is not None:
@@ -197,7 +198,7 @@ def _culprit(c: Culprit, width: int) -> Iterator[str]:
     yield from _wrapped(width, *_verdict(c))
     yield from _source(c)
     yield from _wrapped(width, *_details(c))
-    yield from _fixes(c)
+    yield from _fixes(c, width)
 
 
 def _how(how: Iterable[str], width: int) -> Iterator[str]:
@@ -250,7 +251,7 @@ def _details(c: Culprit) -> Iterator[str]:
         yield f"  {'does not fail' if c.precision_only else 'also fails'} in double precision (fp64)"
 
 
-def _fixes(c: Culprit) -> Iterator[str]:
+def _fixes(c: Culprit, columns: int) -> Iterator[str]:
     if not c.fixes:
         return
     yield ""
@@ -259,6 +260,7 @@ def _fixes(c: Culprit) -> Iterator[str]:
     width = max(len(name) for name, *_ in rows)
     for name, outcome, how in rows:
         yield f"  {outcome:8} {name:{width}}  {how}"
+    yield from _wrapped(columns, *(f"  {note}" for note in outcomes(c)))
     if c.suggestion:
         yield ""
         yield f"{suggested(c)}:"

@@ -1,4 +1,4 @@
-"""Which files make a run: what a person would call one."""
+"""Groups files into runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from postmortem.runs.file_names import (
 )
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
-from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
+from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, runs_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,6 +55,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
     problems: list[Problem] = []
     seen: set[Path] = set()
     for root in paths:
+        root, only = _file_and_run(root)
         try:
             mode = root.stat().st_mode
         except OSError as error:
@@ -64,7 +65,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
             raise NotFoundError(f"{root}: is {kind_of(mode)}, not a file or folder; write it to a file first")
         if stat.S_ISREG(mode):
             reader = claim(root, problems, explicit=True)
-            found = [RunFiles(root.name, root, [Part(root, reader, stream=str(root))])] if reader else []
+            found = _runs_of_file(root, reader, only, problems) if reader else []
         else:
             found = Grouping(root, list(_claimed_below(root, problems)), problems).runs()
         for run in found:
@@ -76,13 +77,27 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
     return [replace(run, name=str(run.path)) if names[run.name] > 1 else run for run in runs], problems
 
 
+def _file_and_run(path: Path) -> tuple[Path, Path | None]:
+    """The path itself; of one below a file, ``mlflow.db/RUN_ID``, that file, and the path as that of a run in it."""
+    return (path.parent, path) if path.parent.is_file() else (path, None)
+
+
+def _runs_of_file(file: Path, reader: type[Reader], only: Path | None, problems: list[Problem]) -> list[RunFiles]:
+    """The run of a file, or those in it; `only` is the path of the one in it that was asked for."""
+    paths = [path for path in runs_in(file, reader, problems) if only in (None, path)]
+    if not paths:
+        raise NotFoundError(f"{only}: no such run in {file}")
+    return [RunFiles(path.name, path, [Part(path, reader, stream=str(path))]) for path in paths]
+
+
 def _claimed_below(root: Path, problems: list[Problem]) -> Iterator[ClaimedFile]:
     for count, path in enumerate(files_below(root, problems), 1):
         if count % _REPORTED == 0:
             progressed(str(path.parent), count)
         reader = claim(path, problems)
         if reader is not None:
-            yield ClaimedFile(path, reader, path.parent)
+            for run in runs_in(path, reader, problems):
+                yield ClaimedFile(run, reader, run.parent)
 
 
 class Grouping:

@@ -128,7 +128,7 @@ def _of_log(heads: list[tuple[Path, str]]) -> Iterator[_Call]:
         for line in text.splitlines():
             if announced := _ANNOUNCED.fullmatch(line):
                 call = _call(announced[1], str(path))
-            elif argv := _ARGV.search(line):
+            elif "argv" in line and (argv := _ARGV.search(line)):
                 words = _literal(argv[1])
                 call = _called(["python", *map(str, words)], str(path)) if isinstance(words, list) else None
             else:
@@ -163,7 +163,7 @@ def _of_scripts(folder: Path) -> Iterator[_Call]:
 def _of_namespace(heads: list[tuple[Path, str]], folder: Path) -> _Call | None:
     """The command whose parsed arguments a log shows, if one script of the folder has options of these names."""
     for path, text in heads:
-        for found in _NAMESPACE.finditer(text):
+        for found in _NAMESPACE.finditer(text) if "Namespace(" in text else ():
             values = _keywords(found[1])
             scripts = sorted(folder.glob("*.py"))[:_MOST_SCRIPTS] if values else []
             fitting = [(s, options) for s in scripts if (options := options_of(s)).keys() >= values.keys()]

@@ -16,7 +16,7 @@ from postmortem.core.annotations import FOLDER, SUFFIX
 from postmortem.core.errors import described
 from postmortem.core.model import Problem
 from postmortem.core.registry import collected_faults, report_fault
-from postmortem.readers import READERS
+from postmortem.readers import READERS, Reader
 from postmortem.readers.mlflow import is_part_of_a_store
 from postmortem.readers.packed import unpacked_head
 from postmortem.readers.shared.decode import begins_with_nuls, leading_nuls
@@ -27,8 +27,6 @@ from postmortem.runs.passed_over import hidden_logs, is_backup, linked_logs, of_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from postmortem.readers import Reader
 
 Answer = TypeVar("Answer")
 HEAD = 4096
@@ -154,6 +152,12 @@ def _claimant(path: Path, name: Path, head: bytes, problems: list[Problem]) -> t
 
 def _claims(reader: type[Reader], path: Path, head: bytes) -> bool:
     return reader.claims(path, head)
+
+
+def runs_in(path: Path, reader: type[Reader], problems: list[Problem]) -> list[Path]:
+    """The paths of the runs in a file that holds several; the path itself for any other, and if it holds none."""
+    ask = getattr(reader, "runs", Reader.runs)
+    return guarded(reader, lambda: ask(path), path, problems) or [path]
 
 
 def guarded(reader: type[Reader], ask: Callable[[], Answer], path: Path, problems: list[Problem]) -> Answer | None:

@@ -40,7 +40,7 @@ def test_help_imports_nothing_heavy(python):
         f"print('LOADED', [m for m in {HEAVY!r} if m in sys.modules])"
     )
     result = python("-c", code)
-    assert "Find out why a training run died" in result.stdout
+    assert "Find out why a PyTorch training run failed" in result.stdout
     assert result.stdout.strip().endswith("LOADED []")
 
 

@@ -215,8 +215,8 @@ def test_watched_from_the_command_line(tmp_path: Path, hook) -> None:
     assert [b["events"] for b in got] == [then]
     assert "NAN001 nan-onset" in got[0]["text"]
     assert said == [
-        "postmortem: 2 runs; looking every 0.2 s, Ctrl-C ends\n",
-        "postmortem: no alert was given: webhook 127.0.0.1: HTTP 500\n",
+        "postmortem: 2 runs; checking every 0.2 s, Ctrl-C to stop\n",
+        "postmortem: the alert failed: webhook 127.0.0.1: HTTP 500\n",
     ]
 
 
@@ -235,7 +235,7 @@ def test_once(postmortem, tmp_path: Path) -> None:
     [
         (["nowhere"], "nowhere: no such file or folder"),
         ([".", "--once"], "no training log found"),
-        ([".", "--once", "--command", "true"], "takes no --command"),
+        ([".", "--once", "--command", "true"], "combined with --command"),
         ([".", "--command", "'"], "No closing quotation"),
         ([".", "--command", ""], "an empty command"),
         ([".", "--webhook", "file:///etc/passwd"], "not a URL that begins with http"),

@@ -47,12 +47,15 @@ class TestEveryReader:
     def test_it_claims_its_usual_name(self, reader: type, usual_name: str, tmp_path: Path) -> None:
         """The declared name is one that the reader takes, at least with the content that `head` shows."""
         path = tmp_path / usual_name
+        own = [case.make() for case in cases_of(reader) if case.kind == "usual_content"]
+        for content in own:
+            path.write_bytes(content)
         text = b"step 1 loss 2\n"
         rows, history = b'{"step": 1, "loss": 2}\n', b'{"loss": [2, 1]}'
         monitor = b"timestamp, utilization.gpu [%]\n"
         table = b"step,loss\n1,2\n"
         packed = (gzip.compress(text), gzip.compress(table))
-        heads = (table, rows, history, text, *packed, b"run_id: 0a1b\n", monitor)
+        heads = (table, rows, history, text, *packed, *(content[:4096] for content in own), b"run_id: 0a1b\n", monitor)
         assert any(reader.claims(path, head) for head in heads)  # type: ignore[attr-defined]
 
     def test_its_page(self, reader: type) -> None:

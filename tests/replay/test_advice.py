@@ -1,4 +1,4 @@
-"""What to do after a replay, the best established first."""
+"""What to do after a replay, the narrowest change first."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_run_without_wandb_is_not_sent_there(sample_runs, copy, postmortem):
     """A note on stderr; the event file is written all the same."""
     called = postmortem("annotate", copy("restart"), "--wandb")
     assert called.code == 0
-    assert "is no W&B run" in called.err
+    assert "is not a W&B run" in called.err
     (report,) = pm.scan(sample_runs / "restart")
     with pytest.raises(NotFoundError, match="no W&B run is in it"):
         write_to_wandb(report, folder_of(report))

@@ -31,7 +31,10 @@ CULPRIT = Culprit(
         "inputs": [{"shape": [32, 16], "dtype": "float32", "min": 0.0, "max": 1.76, "zeros": 16, "nan": 0, "inf": 0}],
         "output": {"shape": [32, 16], "dtype": "float32", "min": -14.7, "max": 0.57, "zeros": 0, "nan": 0, "inf": 16},
     },
-    fixes=(Fix(name="eps", cured=True, how="input kept at least 1e-06", loss=1.392), Fix(name="fp64", cured=False)),
+    fixes=(
+        Fix(name="eps", cured=True, how="input kept at least 1e-06", loss=1.392, before=1.059),
+        Fix(name="fp64", cured=False),
+    ),
     fidelity=Fidelity(ok=True, compared=17, exact=7, note="7 of 17 logged values reproduced"),
     established="cured",
 )
@@ -201,20 +204,43 @@ def test_every_run_at_fault_has_a_command_to_copy(page, report):
 
 
 def test_the_culprit_is_the_first_thing_of_its_run(page):
-    """What happened, its line relative to the run, then source, sureness and fidelity, and a column in the table."""
-    section = run_named(page, NAN.name).locator("section.culprit")
+    """What happened, its line relative to the run, and the source; it is the cause in the table of runs."""
+    section = run_named(page, NAN.name).locator("section.culprit").first
     zeros = "16 of the 512 values that log received are 0, and log(0) is -inf"
     assert section.locator(".lead").inner_text() == f"log(0) at step 156, in sample 30 of the batch: {zeros}"
     assert section.locator(".lead + p").inner_text() == "train.py:33 · operator log, module frontend"
     assert "return torch.log(energy)" in section.locator(".source .at").inner_text()
     assert "energy = " in section.locator(".source").inner_text()
-    assert "repaired in a rerun, the step no longer fails" in section.inner_text()
-    assert "good, it follows the log. 7 of 17 logged values reproduced" in section.inner_text()
-    assert (
-        "input kept at least 1e-06; its loss is then 1.392" in section.locator(".fixes tr", has_text="eps").inner_text()
-    )
     row = page.locator("#runs tr", has=page.locator("a", has_text=NAN.name))
     assert "log(0) at train.py:33" in row.inner_text()
+
+
+def test_the_answers_stand_below_the_line_at_fault(page):
+    """First finding, last good checkpoint and the next command, before how surely it is known and what was tried."""
+    run = run_named(page, NAN.name)
+    places = (".source", ".facts", ".cmd pre", ".charts", ".surely", ".fixes")
+    tops = [run.locator(place).first.bounding_box()["y"] for place in places]
+    assert tops == sorted(tops)
+    proof = run.locator("section.culprit").last
+    assert "repaired in a rerun, the step no longer fails (grade 1 of 3, 1 is the surest)" in proof.inner_text()
+    assert "3. inferred" in proof.locator(".surely abbr").get_attribute("title")
+    eps = proof.locator(".fixes tr", has_text="eps").inner_text()
+    assert "input kept at least 1e-06; its loss is then 1.392, after 1.059 in the step before" in eps
+    assert "cures: with this change alone, loss, gradients and parameters are finite" in proof.inner_text()
+    numbers = proof.locator("details")
+    assert not numbers.locator("li").first.is_visible()
+    assert "good, it follows the log. 7 of 17 logged values reproduced" in numbers.text_content()
+
+
+def test_a_row_leads_to_its_run_and_sorting_sorts_the_runs(page):
+    """A click beside the name opens the run as well; the runs below are in the order of their rows."""
+    page.locator("#runs th button", has_text="run").click()
+    assert [title.split()[-1] for title in page.locator("details[id] h2").all_inner_texts()] == names(page)
+    row = page.locator("#runs tr", has=page.locator("a", has_text="healthy-gan"))
+    row.locator("td").last.click()
+    run = run_named(page, "healthy-gan")
+    assert run.get_attribute("open") is not None
+    assert abs(run.bounding_box()["y"]) < 5 or page.evaluate("innerHeight + scrollY >= document.body.scrollHeight - 1")
 
 
 def test_what_the_log_alone_allowed_is_folded_away_once_a_culprit_is_known(page):

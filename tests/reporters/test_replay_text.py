@@ -59,7 +59,7 @@ def test_the_whole_answer_lists_cures_first():
     at = lines.index("Fixes tried:")
     assert [line.split()[:2] for line in lines[at + 1 : at + 4]] == [
         ["cures", "eps"],
-        ["cures", "fresh"],
+        ["cures", "fresh_state"],
         ["no", "lower_lr"],
     ]
     assert "  operator log, module net.0" in lines

@@ -92,15 +92,14 @@ def _section(index: int, run: RunReport, *, opened: bool) -> str:
 
 def _table(runs: Sequence[RunReport]) -> str:
     """All runs, grouped by verdict and cause. The script adds sorting and filtering."""
-    shown = [c for c in _COLUMNS if c.name != "culprit" or any(map(leads, runs))]
-    columns = "".join(f'<th scope="col"{c.attribute}>{c.name}</th>' for c in shown)
+    columns = "".join(f'<th scope="col"{c.attribute}>{c.name}</th>' for c in _COLUMNS)
     rows = []
     for (verdict, name), members in groupby(enumerate(runs), key=lambda e: (e[1].verdict, _group_of(e[1]))):
         group = list(members)
         if len(group) > 1:
             title = f"{verdict_tag(verdict)} <b>{escaped(name or 'nothing wrong found')}</b> {count(len(group), 'run')}"
-            rows.append(f'<tr class="group"><th colspan="{len(shown)}" scope="colgroup">{title}</th></tr>')
-        rows += [_row(i, run, shown) for i, run in group]
+            rows.append(f'<tr class="group"><th colspan="{len(_COLUMNS)}" scope="colgroup">{title}</th></tr>')
+        rows += [_row(i, run) for i, run in group]
     return (
         '<div class="tools" id="tools"></div>\n'
         f'<table id="runs"><thead><tr>{columns}</tr></thead><tbody>\n{"".join(rows)}</tbody></table>'
@@ -111,10 +110,10 @@ def _group_of(run: RunReport) -> str:
     return "" if run.verdict == "healthy" else cause(run)
 
 
-def _row(index: int, run: RunReport, columns: Sequence[_Column]) -> str:
-    codes = " ".join(sorted({f"{f.code} {f.name}" for f in run.findings}))
+def _row(index: int, run: RunReport) -> str:
+    codes = " ".join(sorted({f"{f.code} {f.name}" for f in run.findings} | {c.cause for c in [run.culprit] if c}))
     keys = f'data-run="{index}" data-verdict="{VERDICTS.index(run.verdict)}" data-codes="{escaped(codes, 400)}"'
-    cells = "".join(f"<td{c.attribute}>{c.cell(index, run)}</td>" for c in columns)
+    cells = "".join(f"<td{c.attribute}>{c.cell(index, run)}</td>" for c in _COLUMNS)
     return f"<tr {keys}>{cells}</tr>\n"
 
 
@@ -155,8 +154,7 @@ _COLUMNS = (
     _Column("verdict", lambda _, run: verdict_tag(run.verdict)),
     _Column("run", lambda i, run: f'<a href="#run-{i}">{escaped(run.name, 80)}</a>'),
     _Column("finding", lambda _, run: _finding(run)),
-    _Column("cause", lambda _, run: escaped(_group_of(run), 80), "wide"),
-    _Column("culprit", lambda _, run: escaped(_culprit(run), 80)),
+    _Column("cause", lambda _, run: escaped(_culprit(run) or _group_of(run), 80)),
     _Column("step", lambda _, run: _step(onset(run) if _bad(run) else None), "n"),
     _Column("last step", lambda _, run: _step(run.last_step), "n wide"),
 )

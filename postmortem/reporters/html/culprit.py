@@ -12,6 +12,7 @@ from postmortem.reporters.shared.culprit_words import (
     found,
     from_run,
     leads,
+    outcomes,
     source_lines,
     statistics,
     suggested,
@@ -28,23 +29,33 @@ _SAMPLES = 200  # shown at most
 
 
 def culprit_html(run: RunReport) -> str:
-    """The culprit of a run; empty where it was not replayed."""
+    """What failed, and the line; all of it where a report does not begin with it. Empty where it was not replayed."""
     c = run.culprit
     if c is None:
         return ""
     if not found(c):
         none = f"<p>The replay found no culprit: {escaped(c.how[-1] if c.how else c.cause)}</p>"
         return _section("Replay", none + _surely(c) + collapsed("How it was replayed", items("", _how(c))))
-    title = "Culprit" if leads(run) else "A lead, not established: what failed in the replay"
-    parts = [_lead(c, run), _source(c), _surely(c), _fixes(c)]
+    if leads(run):
+        return _section("Culprit", _lead(c, run) + _source(c))
+    return _section("A lead, not established: what failed in the replay", _lead(c, run) + _source(c) + proof_html(run))
+
+
+def proof_html(run: RunReport) -> str:
+    """How surely the culprit is known, the fixes that were tried, and in a fold the numbers behind both."""
+    c = run.culprit
+    if c is None or not found(c):
+        return ""
+    parts = [_surely(c), _fixes(c)]
     if c.suggestion:
         diff = c.suggestion.replace(c.file, from_run(c.file, run)) if c.file else c.suggestion
         parts.append(f'<h4>{suggested(c)}</h4><pre class="source">{escape(diff[:4000])}</pre>')
     tensors = [f"{escaped(name)}: {escaped(values)}" for name, values in statistics(c.tensor)]
-    parts.append(
-        collapsed("Tensors there, and how it was established", items("Tensors", tensors) + items("How", _how(c)))
-    )
-    return _section(title, "".join(parts))
+    followed = [escaped(fidelity_words(c.fidelity), 1500)] if c.fidelity is not None else []
+    named = [escaped(f"cause {c.cause}, phase {c.phase}, established {c.established}")]
+    numbers = items("Tensors at the operator", tensors) + items("How it was established", [*_how(c), *followed])
+    parts.append(collapsed("Tensors, and how it was established", numbers + items("Its names in the JSON", named)))
+    return "".join(parts)
 
 
 def _section(title: str, body: str) -> str:
@@ -71,9 +82,8 @@ def _lead(c: Culprit, run: RunReport) -> str:
         None: "",
     }
     meaning += [in_double[c.precision_only]] if c.precision_only is not None else []
-    words = escaped(said)
-    note = f'{"; ".join(meaning)} <span class="dim">(cause: {escaped(c.cause)})</span>'
-    return f'<p class="lead">{words}</p><p>{" · ".join(place)}</p><p>{note}</p>'
+    note = f"<p>{'; '.join(meaning)}</p>" if meaning else ""
+    return f'<p class="lead">{escaped(said)}</p><p>{" · ".join(place)}</p>{note}'
 
 
 def _source(c: Culprit) -> str:
@@ -89,12 +99,17 @@ def _code(text: str) -> str:
 
 
 def _surely(c: Culprit) -> str:
-    """How the culprit was established and how closely the replay followed the log."""
-    dim = f' <span class="dim">(established: {c.established})</span>'
-    facts = [("How sure this is", escaped(ESTABLISHED[c.established]) + dim)] if found(c) else []
+    """How surely the culprit is known, on its scale, and whether the replay followed the log."""
+    facts = []
+    if found(c):
+        grades = list(ESTABLISHED)
+        scale = "; ".join(f"{n}. {words}" for n, words in enumerate(ESTABLISHED.values(), 1))
+        of = f'<abbr title="{escaped(scale)}">grade {grades.index(c.established) + 1} of {len(grades)}</abbr>'
+        facts.append(("How sure this is", f"{escaped(ESTABLISHED[c.established])} ({of}, 1 is the surest)"))
     if c.fidelity is not None:
         f = c.fidelity
-        facts.append(("Does the replay follow the log? (fidelity)", escaped(fidelity_words(f), 1500)))
+        words = "yes (the numbers are in the fold below)" if f.ok else escaped(fidelity_words(f), 1500)
+        facts.append(("Does the replay follow the log?", words))
         facts += [("May differ because", escaped("; ".join(f.reasons), 1500))] if f.reasons else []
     cells = "".join(f"<div><dt>{name}</dt><dd>{words}</dd></div>" for name, words in facts)
     return f'<dl class="surely">{cells}</dl>' if facts else ""
@@ -102,9 +117,12 @@ def _surely(c: Culprit) -> str:
 
 def _fixes(c: Culprit) -> str:
     rows = "".join(
-        f"<tr><td>{verdict_tag(outcome)}</td><td>{escaped(how, 600)}</td>"
-        f'<td><code class="dim">{escaped(name)}</code></td></tr>\n'
+        f"<tr><td>{verdict_tag(outcome)}</td><td>{escaped(how, 600)} "
+        f'<code class="dim">{escaped(name)}</code></td></tr>\n'
         for name, outcome, how in tried(c)
     )
-    head = "<thead><tr><th>result</th><th>what was changed, and the loss then</th><th>name</th></tr></thead>"
-    return f'<h4>Fixes tried on this step</h4><table class="fixes">{head}<tbody>{rows}</tbody></table>' if rows else ""
+    if not rows:
+        return ""
+    notes = "".join(f'<p class="dim">{escaped(note)}</p>' for note in outcomes(c))
+    head = "<thead><tr><th>result</th><th>what was changed, and the loss then</th></tr></thead>"
+    return f'<h4>Fixes tried on this step</h4><table class="fixes">{head}<tbody>{rows}</tbody></table>{notes}'

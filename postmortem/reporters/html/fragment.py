@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from postmortem.core.model import json_value
 from postmortem.core.printable import number
 from postmortem.core.report import Report, RunReport
-from postmortem.reporters.html.culprit import culprit_html
+from postmortem.reporters.html.culprit import culprit_html, proof_html
 from postmortem.reporters.html.parts import (
     breakable,
     code_html,
@@ -28,6 +28,7 @@ from postmortem.reporters.shared.culprit_words import actions, from_run, leads
 from postmortem.reporters.shared.outline import (
     CLAIMS,
     about,
+    after_step,
     at_line,
     at_onset,
     describe,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postmortem.core.model import Event, Finding
-    from postmortem.core.report import Around, Excerpt
+    from postmortem.core.report import Around
     from postmortem.reporters.shared.outline import Fold, Group
 
 STYLE = """
@@ -72,14 +73,15 @@ STYLE = """
 .pm .culprit h3{margin-top:.2em}.pm .culprit p{margin:.3em 0}.pm .lead{font-size:1.1em;font-weight:600}
 .pm .surely{margin:.6em 0}.pm .surely dt{color:var(--soft,inherit);font-size:.85em}.pm .surely dd{margin:0 0 .4em}
 .pm code span,.pm .command span{display:inline-block;max-width:100%;overflow-x:auto}
-.pm code span,.pm .command span,.pm .fixes td:last-child code{white-space:nowrap;vertical-align:bottom}
+.pm code span,.pm .command span,.pm .fixes td code{white-space:nowrap;vertical-align:bottom}
 .pm pre.source{white-space:pre;overflow-x:auto}.pm .source .line{width:max-content;min-width:100%}
+@media(max-width:40rem){.pm pre.source{white-space:pre-wrap}.pm .source .line{width:auto}}
 .pm abbr[title]{cursor:help;text-decoration:none;border-bottom:1px dotted}
 .pm ol{margin:.2em 0;padding-left:1.6em}.pm li{margin:.15em 0}
 .pm .log .line{display:block}.pm .log .at{background:#d1242f33}
 .pm .dim,.pm abbr{opacity:.75}
 .pm svg{vertical-align:middle;max-width:100%}.pm td code{display:inline-block;min-width:6em}
-@media(max-width:40rem){.pm table{display:block;overflow-x:auto}}
+@media(max-width:40rem){.pm table{display:block;overflow-x:auto}.pm table.fixes{display:table}}
 """.strip()
 
 
@@ -159,15 +161,17 @@ def run_html(run: RunReport, head: str = "", chart: str = "") -> str:
     `chart` takes the place of the small curves.
     """
     parts = [head, f'<p class="dim"><code>{escaped(run.path)}</code><br>{escaped(about(run))}</p>']
-    if not leads(run):
+    if leads(run):
+        parts.append(culprit_html(run))
+    else:
         parts.append(_claim(run))
-    parts += ["" if leads(run) else _facts(run), culprit_html(run), _facts(run) if leads(run) else ""]
-    parts.append(items("What to do next", [_action(a) for a in next_steps(run)], ordered=True))
+    parts += [_facts(run), _next(run)]
     parts += [chart, _values(run.around, curves=not chart)]
+    parts.append(f'<section class="culprit">{proof_html(run)}</section>' if leads(run) else culprit_html(run))
     parts.append(items("Findings", [_fold(fold, run) for fold in folded(run)]))
     parts.append(_evidence_of(run))
     parts.append(items("Log", [_event(e, run) for e in notable_events(run)]))
-    parts += [_excerpt(e, run) for e in (run.drawing.excerpts if run.drawing else ())]
+    parts += _excerpts(run)
     parts += [items(heading.capitalize(), [escaped(p) for p in problems]) for heading, problems in problem_lists(run)]
     rest = items("Not checked", [escaped(reason) for reason in unchecked(run)])
     rest += items("Notes", [escaped(n) for n in run.notes])
@@ -190,7 +194,8 @@ def _evidence_of(run: RunReport) -> str:
     diagnosis = run.diagnosis
     if diagnosis is None:
         return ""
-    lists = items("Evidence for", [escaped(text) for text in diagnosis.evidence_for])
+    shown = {f.message: f"{f.code} {f.name}, see Findings" for f in run.findings}
+    lists = items("Evidence for", [escaped(shown.get(text, text)) for text in diagnosis.evidence_for])
     lists += items("Evidence against", [escaped(text) for text in diagnosis.evidence_against])
     if leads(run):
         cured = run.culprit is not None and run.culprit.established == "cured"
@@ -209,12 +214,22 @@ def next_steps(run: RunReport) -> list[str]:
     return steps
 
 
+def _next(run: RunReport) -> str:
+    """What to do next; where there are commands, also where they are typed."""
+    steps = [_action(a) for a in next_steps(run)]
+    typed = ' <span class="dim">(commands are typed in the folder in which this report was made)</span>'
+    has_commands = any('<pre class="command">' in step for step in steps)
+    return items(f"What to do next{typed if has_commands else ''}", steps, ordered=True)
+
+
 def _facts(run: RunReport) -> str:
     """The answers that people look for first, side by side."""
     if run.verdict not in ("failed", "suspect"):
         return ""
     first = onset(run)
-    facts = [("First finding", "–" if first is None else f"step {first}")]
+    folds = folded(run)
+    after = "after " if folds and after_step(run, folds[0].first) else ""
+    facts = [("First finding", "–" if first is None else f"{after}step {first}")]
     story = run.diagnosis
     if story and (story.last_good_step is not None or story.last_good_checkpoint):
         step = "unknown" if story.last_good_step is None else f"step {story.last_good_step}"
@@ -233,11 +248,21 @@ def _log_line(number: int, text: str, *, marked: bool) -> str:
     return f'<span class="line{at}"><span class="dim">{number:>6}</span>  {escaped(text)}</span>'
 
 
-def _excerpt(excerpt: Excerpt, run: RunReport) -> str:
-    numbered = enumerate(excerpt.lines, excerpt.first)
-    rows = [_log_line(number, text, marked=number == excerpt.at) for number, text in numbered]
-    where = escaped(at_line(excerpt.file, excerpt.at, run=run))
-    return f'<details open><summary>{where}</summary><pre class="log">{"".join(rows)}</pre></details>'
+def _excerpts(run: RunReport) -> list[str]:
+    """The log around the errors; lines that several excerpts have in common stand there once."""
+    merged: dict[tuple[str, int], tuple[dict[int, str], set[int]]] = {}
+    for one in run.drawing.excerpts if run.drawing else ():
+        lines = dict(enumerate(one.lines, one.first))
+        key = next((k for k, (known, _) in merged.items() if k[0] == one.file and one.first - 1 in known), None)
+        known, marked = merged.setdefault(key or (one.file, one.first), ({}, set()))
+        known |= lines
+        marked.add(one.at)
+    shown = []
+    for (file, _), (lines, marked) in merged.items():
+        rows = [_log_line(number, text, marked=number in marked) for number, text in sorted(lines.items())]
+        where = ", ".join([escaped(at_line(file, min(marked), run=run)), *map(str, sorted(marked)[1:])])
+        shown.append(f'<details open><summary>{where}</summary><pre class="log">{"".join(rows)}</pre></details>')
+    return shown
 
 
 def _values(around: Sequence[Around], *, curves: bool) -> str:

@@ -23,4 +23,4 @@ def with_commands(action: str) -> tuple[str, list[str]]:
         return (clean(bare[2], 1000) + ":" if bare[2] else ""), [clean(bare[1])]
     commands = [clean(c.removeprefix("$ ")) for c in _QUOTED.findall(action)]
     words = _QUOTED.sub(lambda m: " this" if action[m.end() :].strip(" .") else "", action).removesuffix(":")
-    return clean(words, 1000) + (":" if commands else ""), commands
+    return (clean(words.rstrip(" ."), 1000) + ":" if commands else clean(words, 1000)), commands

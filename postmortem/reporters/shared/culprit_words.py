@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from postmortem.core.printable import number
 from postmortem.reporters.shared.what_happened import incident
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ ESTABLISHED = {
     "inferred": "inferred from the reruns, not shown directly",
 }
 """How surely a culprit is known, the surest first."""
+_RISES = ("divergence", "outlier-sample", "exploding-layer", "dead-layer", "learning-rate-zero")
+"""Causes of steps that stay finite."""
 _AROUND = 2  # lines of source before and after the culprit's
 
 
@@ -71,8 +74,28 @@ def tried(c: Culprit) -> list[tuple[str, str, str]]:
     """
     rows = [(f.name, _outcome(f), "; ".join(filter(None, [f.how, f.loss_after]))) for f in c.fixes]
     if c.fresh_state is not None:
-        rows.append(("fresh state", "cures" if c.fresh_state else "no", "optimizer state reset"))
+        rows.append(("fresh_state", "cures" if c.fresh_state else "no", "optimizer state reset"))
     return sorted(rows, key=lambda row: (("cures", "finite", "no").index(row[1]), row[0] != "eps"))  # the line first
+
+
+def outcomes(c: Culprit) -> list[str]:
+    """What the outcomes of the fixes mean, and a remark where a loss with the changed line stays high."""
+    kinds = {outcome for _, outcome, _ in tried(c)}
+    notes = []
+    if "cures" in kinds:
+        holds = "loss, gradients and parameters are finite after the step"
+        holds = "the loss stays in the range of the steps before" if c.cause in _RISES else holds
+        notes.append(f"cures: with this change alone, {holds}. How the training goes on with it was not tested.")
+    if "finite" in kinds:
+        notes.append("finite: the step is finite with this change, but its loss is far from that of the steps before.")
+    by_name = {fix.name: fix.loss for fix in c.fixes if fix.cured and fix.loss is not None}
+    changed, without = by_name.get("eps"), by_name.get("drop_sample")
+    if changed is not None and without is not None and changed - without > 0.1 * abs(without):
+        notes.append(
+            f"With the changed line the loss ({number(changed)}) is above that without the samples at fault "
+            f"({number(without)}): they may still weigh on the training."
+        )
+    return notes
 
 
 def _outcome(fix: Fix) -> str:

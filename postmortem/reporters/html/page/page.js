@@ -86,7 +86,7 @@
       ctx.font = `${11 * px}px system-ui, sans-serif`;
       ctx.textAlign = "left"; ctx.textBaseline = "alphabetic";
       for (const step of run.restarts) if (inside(x(step))) line(x(step), css("--soft"), [2, 4]);
-      const taken = []; // of each row of labels, the places that have one
+      const taken = [], names = []; // of each row of labels, the places that have one
       for (const [step, name, severity] of run.marks) {
         const at = x(step), color = css(MARKS[severity]);
         if (!inside(at)) continue;
@@ -98,6 +98,10 @@
         while (taken[row]?.some(([a, b]) => start < b && start + size > a)) row += 1;
         if (row >= LABEL_ROWS) continue;
         (taken[row] ??= []).push([start, start + size]);
+        names.push([name, color, start, size, row]);
+      }
+      for (const [name, color, start, size, row] of names) { // above the lines, which would strike them out
+        ctx.fillStyle = css("--bg"); ctx.fillRect(start - px, top + (1 + 12 * row) * px, size - 2 * px, 12 * px);
         ctx.fillStyle = color; ctx.fillText(name, start, top + (11 + 12 * row) * px);
       }
       for (const [step, finite] of run.checkpoints) {
@@ -143,6 +147,8 @@
       toggle.textContent = log ? "linear scale" : "log scale";
       const axis = { stroke: () => css("--soft"), grid: { stroke: () => css("--grid"), width: 1 }, ticks: { stroke: () => css("--grid"), width: 1 } };
       const few = data[0].length <= 80;
+      const power = (v) => Math.abs(Math.log10(Math.abs(v)) % 1) < 1e-6; // the lines between fill a wide log scale
+      const powers = (u, ticks) => (log && ticks.filter(power).length > 1 ? ticks.map((v) => (power(v) ? v : null)) : ticks);
       plot = new uPlot({
         width, height: (first ? 230 : 110) + (last ? 34 : 0), padding: [6, 12, 0, 0], legend: { show: false },
         cursor: { sync: { key: group }, y: false, drag: { x: true, y: false } },
@@ -150,7 +156,7 @@
         axes: [
           last ? { ...axis, size: 30, label: "step", labelSize: 16, labelFont: "12px system-ui", font: "11px system-ui" }
             : { ...axis, size: 8, values: (u, ticks) => ticks.map(() => "") },
-          { ...axis, size: 70, label: name, labelSize: 18, labelFont: "12px system-ui", font: "11px system-ui",
+          { ...axis, grid: { ...axis.grid, filter: powers }, ticks: { ...axis.ticks, filter: powers }, size: 70, label: name, labelSize: 18, labelFont: "12px system-ui", font: "11px system-ui",
             values: (u, ticks) => ticks.map((v) => (v === null ? "" : Math.abs(v) >= 1e5 || (v && Math.abs(v) < 1e-3) ? v.toExponential(0) : shown(v))) },
         ],
         series: [{}, ...list.map((s, i) => ({ label: s.label, stroke: colorOf(s, i), width: 1.5, spanGaps: true,
@@ -204,7 +210,7 @@
     const seen = new Set(run.checkpoints.map(([, finite]) => finite));
     const kinds = new Set(run.marks.map(([, , severity]) => severity));
     const signs = [...MARKED].filter(([severity]) => kinds.has(severity)).map(([severity, words]) => ["╎", MARKS[severity], words]);
-    if (run.band) signs.push(["▒", "--error", `steps ${run.band[0]} to ${run.band[1]}: at fault`]);
+    if (run.band) signs.push(["▒", "--error", `fault: steps ${run.band[0]} to ${run.band[1]}`]);
     if (run.list.some((s) => s.nonfinite.size)) signs.push(["× ↑ ↓", "--error", "NaN, infinite"]);
     for (const [finite, { sign, color, words }] of CHECKPOINTS) if (seen.has(finite)) signs.push([sign, color, words]);
     if (run.restarts.length) signs.push(["┊", "--soft", "restart"]);
@@ -260,7 +266,7 @@
   // --- codes of findings
 
   const codes = JSON.parse(document.getElementById("codes").textContent);
-  document.querySelectorAll(".pm abbr").forEach((abbr) => { abbr.title = codes[abbr.textContent] ?? ""; });
+  document.querySelectorAll(".pm abbr").forEach((abbr) => { abbr.title ||= codes[abbr.textContent] ?? ""; });
 
   // --- commands
 
@@ -327,6 +333,11 @@
   }
   filter.addEventListener("input", apply);
 
+  // The reports of the runs, in the order of their rows.
+  const sectionOf = new Map(rows.map((row) => [row, document.getElementById(`run-${row.dataset.run}`)]));
+  const main = table.parentNode, after = [...sectionOf.values()].at(-1).nextSibling;
+  const arrange = (order) => order.forEach((row) => main.insertBefore(sectionOf.get(row), after));
+
   let sorted = { column: -1, up: true };
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = make("button", { type: "button", textContent: head.textContent, title: "sort by this column" });
@@ -336,6 +347,7 @@
       if (sorted.column === column && !sorted.up) { // third click: grouped as before
         sorted = { column: -1, up: true };
         body.append(...original);
+        arrange(rows);
       } else {
         sorted = { column, up };
         const key = (row) => {
@@ -348,7 +360,9 @@
           const order = typeof p === "number" && typeof q === "number" ? p - q : String(p).localeCompare(String(q), undefined, { numeric: true });
           return up ? order : -order;
         };
-        body.replaceChildren(...[...rows].sort(compare));
+        const order = [...rows].sort(compare);
+        body.replaceChildren(...order);
+        arrange(order);
       }
       [...table.tHead.rows[0].cells].forEach((h, i) =>
         h.setAttribute("aria-sort", i === sorted.column ? (sorted.up ? "ascending" : "descending") : "none"));
@@ -361,7 +375,10 @@
     section.open = true;
     section.scrollIntoView();
   };
-  rows.forEach((row) => (row.querySelector("a").onclick = () => open(row.dataset.run)));
+  rows.forEach((row) => (row.onclick = (event) => { // anywhere in the row, like its link; not where text was selected
+    if (event.target.closest("a")) open(row.dataset.run);
+    else if (getSelection().isCollapsed) { open(row.dataset.run); history.replaceState(null, "", `#run-${row.dataset.run}`); }
+  }));
   const toHash = () => {
     const m = /^#run-(\d+)(?:-step-(\d+))?$/.exec(location.hash);
     if (!m || !document.getElementById(`run-${m[1]}`)) return;
