@@ -5,7 +5,8 @@
 Each way trains the same model in a process of its own; the processes take turns, so that a busy machine slows all of
 them alike. CPU time of the process, one thread. `whole` is the time of all rounds over that of plain: what is done in
 some steps only is in it. `median` is that of the rounds. The allowances that come in addition once are set to 0.
-torch-audit and torchmortem are measured where they are installed (`pip install torch-audit torchmortem`).
+`plain again` shows how far two processes without any watch are apart. torch-audit and torchmortem are measured where
+they are installed (`pip install torch-audit torchmortem`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 import torch
 from replay_cost import build, one_step
 
-WAYS = ("plain", "basic, no copies", "basic", "advanced", "extreme", "detect_anomaly", "torch-audit", "torchmortem")
+LEVELS = ("basic, no copies", "basic", "advanced", "extreme")
+WAYS = ("plain", "plain again", *LEVELS, "detect_anomaly", "torch-audit", "torchmortem")
 OTHERS = {"torch-audit": "torch_audit", "torchmortem": "torchmortem"}
 STEPS = {"tiny": 25, "30m": 1}
 """Steps in a round."""
@@ -46,7 +48,7 @@ def work(way: str, size: str) -> None:
     """A process: one round for each line of stdin, its CPU seconds to stdout."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        if way.split(",")[0] in ("basic", "advanced", "extreme"):
+        if way in LEVELS:
             watched(way, Path(folder))
         built = build(size, "cpu")
         step: Any = lambda: one_step(built)  # noqa: E731

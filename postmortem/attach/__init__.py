@@ -1,1 +1,1 @@
-"""The user's own command under observation: nothing of it is changed, and nothing of the user's is written to."""
+"""Runs the user's own command and observes it, without changing the command or the user's files."""

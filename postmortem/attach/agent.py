@@ -1,4 +1,4 @@
-"""Our part in a process of the user's program: it watches, investigates at a fault, and writes what it found.
+"""The part of postmortem in a process of the user's program: it watches, investigates a fault, and writes the result.
 
 What it has to do is in ``plan.json`` of the session; what it saw goes, one JSON object a line, to
 ``processes/PID.jsonl`` there, from the first optimizer on.
@@ -231,11 +231,11 @@ class Agent(Flags):
                 why = _HINDERED if self.standby.hindered else _NO_FORK
             self.report.line("unexamined", why=why, again=why != NO_OPTIMIZER and not self._forks())
             return
+        if "capture" in answer:
+            self.report.line("capture", **answer["capture"])
         if "error" in answer:
             self.report.line("unexamined", why=answer["error"])
             return
-        if "capture" in answer:
-            self.report.line("capture", **answer["capture"])
         found = answer["culprit"]
         if self.plan["mode"] == "replay" and among_others() and not answer["repeated"]:
             # its step depends on the other ranks, which the copy does not have

@@ -1,4 +1,4 @@
-"""What the processes of a watched program have told so far: the launcher's side of `agent.Report`."""
+"""The results that the processes of a watched program have written so far: the launcher's side of `agent.Report`."""
 
 from __future__ import annotations
 

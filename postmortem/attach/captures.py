@@ -1,4 +1,4 @@
-"""When a capture is written: on a fault and an exception by who investigates it, on SIGTERM, SIGUSR2, or a file's word.
+"""When a capture is written: on a fault, on an exception, on SIGTERM or SIGUSR2, or when the request file appears.
 
 A signal is only taken where the program leaves it to its default, which is to end the process.
 """

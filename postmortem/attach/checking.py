@@ -1,4 +1,4 @@
-"""`postmortem check -- COMMAND`: a short look at the user's own program, shut in, ended when enough was seen."""
+"""`postmortem check -- COMMAND`: runs the user's program in a sandbox, observes its first steps, and stops it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`postmortem replay RUN -- COMMAND` and `postmortem run -- COMMAND`, all of it in order. Runs in our own process.
+"""`postmortem replay RUN -- COMMAND` and `postmortem run -- COMMAND`: all stages in order. Runs in our own process.
 
 The plan for the processes of the program is ``{"mode": "replay" | "run", "fix": bool, "on_fault": …}``. They answer by
 files (`answers`), never by exit codes: shells, torchrun and accelerate each make their own of those.
@@ -298,6 +298,7 @@ def watch(
         watched = launch.watch(command, plan, session=session, stdout=2 if output_to_stderr else None)
     except OSError as error:
         raise ReplayError(f"{command[0]}: {error.strerror or error}") from error
+    made = _made(captures.folder) if captures is not None else []
     answers, over = Answers(session), threading.Event()
     outcome = Outcome(str(Path.cwd()), tuple(command), answers, None, "")
     listener = threading.Thread(target=_listen, args=(answers, over, outcome, told, started), daemon=True)
@@ -310,10 +311,22 @@ def watch(
     result = replace(outcome.of_watch(since), seconds=time.monotonic() - started)
     numbers = number_history(outcome, history) if history is not None else {}
     _note_steps(result, outcome.log, history, numbers)
+    for folder in made:
+        with suppress(OSError):  # it holds something
+            folder.rmdir()
     if looked is not None:
         looked(session)
     shutil.rmtree(session, ignore_errors=True)
     return (code if code >= 0 else 128 - code), result
+
+
+def _made(folder: Path) -> list[Path]:
+    """Makes a folder, into which a request for a capture can be written -> those that were not there, the inner first;
+    one that cannot be made is told once a capture is to be written."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return missing
 
 
 def number_history(outcome: Outcome, history: Path) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""The cheapest watch: are the losses and the parameters of each tick finite? And the losses themselves, for the log.
+"""The cheapest check of each tick: whether losses and parameters are finite. Also returns the losses.
 
 Costs one sum per parameter, no hooks and no dispatch mode. On a GPU the sums are read later.
 """

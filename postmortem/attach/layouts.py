@@ -1,4 +1,4 @@
-"""`postmortem layout -- COMMAND`: gradients with other strides than their parameter, and what cures that under DDP."""
+"""`postmortem layout -- COMMAND`: gradients whose strides differ from their parameter's, and fixes tried under DDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program that is watched does, as events: who listens is exchanged, the places that speak are patched once."""
+"""The actions of a watched program as events. The patches are installed once; the observer can be replaced."""
 
 from __future__ import annotations
 

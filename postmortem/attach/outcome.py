@@ -1,4 +1,4 @@
-"""From what the processes told to the answer: the same object that a replay with a recipe gives."""
+"""Builds the `ReplayResult` from what the processes reported: the same object as of a replay with a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A watch that stays within a share of the program's time: it measures all that it does, and rests where that was more.
+"""A watch with a limited share of the program's time: it measures its own cost, and pauses when that is exceeded.
 
 What is done in some steps only (parameters, copies, norms, operators) has budgets of its own, which are made to fit.
 What is done in every step (a loss is read, a few lines of Python) has none: where a step takes a millisecond, that is

@@ -1,4 +1,4 @@
-"""The program goes on from a capture: at the end of its first step it gets the state and the batches of the other one.
+"""Continues a program from a capture: after its first step it gets the captured state and batches.
 
 From there on everything is as in a rerun: the step fails again, and a copy of the process repeats it.
 """
@@ -72,6 +72,7 @@ class Recall(Agent):
             "recalled",
             tick=number + 1,
             losses=capture.head["losses"],
+            cause=capture.head["kind"],
             passes=capture.head["passes"],
             lacks=lacks,
             unstored=capture.head["unstored"],

@@ -1,4 +1,4 @@
-"""`postmortem replay CAPTURE -- COMMAND`: the command goes on from a capture. Runs in our own process."""
+"""`postmortem replay CAPTURE -- COMMAND`: continues the command from a capture. Runs in our own process."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
     from postmortem.attach.answers import Process
     from postmortem.core.culprit import ReplayResult
+
+
+_OTHER = (
+    "data that do not come from a DataLoader, or another state that the capture does not hold",
+    "another code, configuration or version than when the capture was written",
+)
+"""Why a step may not be repeated."""
 
 
 def recall(
@@ -102,6 +109,9 @@ def _fidelity(process: Process | None) -> tuple[Fidelity, list[str]]:
     made = [p.loss.hex() for p in process.passes if p.tick == told["tick"]]
     kept = told["losses"]
     start = [f"the state of the capture was put in before optimizer step {told['tick']} of the command"]
+    if told["cause"] == "raised" and process.raised is None and process.fault is None:
+        note = "the captured step ended with an exception, here it ends without one: the step is not repeated"
+        return Fidelity(ok=False, note=note, reasons=_OTHER), start
     if not kept:
         return Fidelity(ok=True, note="the capture holds no loss: there is nothing to compare"), start
     compared = min(len(made), len(kept))
@@ -113,8 +123,5 @@ def _fidelity(process: Process | None) -> tuple[Fidelity, list[str]]:
     if not ok:
         made_ = ", ".join(f"{float.fromhex(v):.6g}" for v in made[:4]) or "none"
         note = f"the loss of the step is {made_}, in the capture it is {shown}: the step is not repeated"
-        reasons = (
-            "data that do not come from a DataLoader, or another state that the capture does not hold",
-            "another code, configuration or version than when the capture was written",
-        )
+        reasons = _OTHER
     return Fidelity(ok=ok, compared=compared, exact=exact, note=note, reasons=reasons), start

@@ -1,4 +1,4 @@
-"""The log that a rerun wrote, in the layer beside: read by our own readers, it is compared with the log of the run.
+"""The log that a rerun wrote to the overlay: read by our own readers and compared with the log of the run.
 
 What a program logs may be no loss of one of its backward passes: a running mean, a loss in other units, a mean over
 ranks. It logs the rerun in the same way, so that the same values mean that the rerun follows the run.

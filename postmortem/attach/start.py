@@ -1,4 +1,4 @@
-"""Called by the injected `sitecustomize` once torch is imported: who watches this process, as the plan says."""
+"""Called by the injected `sitecustomize` once torch is imported: starts the observer that the plan asks for."""
 
 from __future__ import annotations
 

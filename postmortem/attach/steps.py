@@ -1,4 +1,4 @@
-"""Which logged step is which tick: the losses that the program computes are those that its log holds.
+"""Maps ticks to logged steps, by comparing the computed losses with the logged ones.
 
 A log counts what it likes: updates, iterations with several updates (a GAN), every tenth step, with or without the
 steps of a former process. So the losses decide. Every backward pass of the program gave one; a logged value is one of

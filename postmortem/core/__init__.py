@@ -1,1 +1,1 @@
-"""The vocabulary: runs, timelines, findings, and what everything else is built on."""
+"""The shared data types: runs, series, findings, and what all other packages build on."""

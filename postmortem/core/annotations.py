@@ -1,4 +1,4 @@
-"""Where `postmortem annotate` writes, so that a scan knows what is not of the training."""
+"""Where `postmortem annotate` writes, so that a scan can ignore these files."""
 
 FOLDER = "postmortem-notes"
 """The folder beside the files of a run."""

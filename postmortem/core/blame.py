@@ -1,4 +1,4 @@
-"""What a look at a running training found: faults that raise nothing and print no NaN, and a checklist."""
+"""The result of `check`: faults that raise no error and produce no NaN, and a checklist."""
 
 from __future__ import annotations
 

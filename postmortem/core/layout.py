@@ -1,4 +1,4 @@
-"""The answer of `postmortem layout`: gradients whose strides are not those of their parameter."""
+"""The result of `postmortem layout`: gradients whose strides differ from those of their parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What postmortem prints beside a training: marked, so that it is not read as the training's own output."""
+"""Marks what postmortem prints beside a training, so that it is not read as the training's own output."""
 
 from __future__ import annotations
 

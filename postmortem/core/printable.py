@@ -1,4 +1,4 @@
-"""Text and numbers as people read them."""
+"""Text and numbers formatted for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader hands over: numbers as columns, events, problems and facts about the run."""
+"""What a reader returns: numbers as columns, events, problems and facts about the run."""
 
 from __future__ import annotations
 

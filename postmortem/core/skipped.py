@@ -1,4 +1,4 @@
-"""Why a number, a value or a line that was seen is not among a run's points: the closed list of reasons.
+"""Reasons why a number, a value or a line is not among a run's points: the complete list.
 
 Readers count under these reasons only, in a `Skips`; what a plugin leaves out for its own reason is counted under
 `Skip.OTHER`, with its words.
@@ -39,7 +39,10 @@ class Skip(StrEnum):
     NAMELESS = "numbers under more names than are kept", "A log of so many different names has no metrics under them."
     BESIDE_MEAN = "counts and spreads beside a mean", "Of a group of statistics the mean is the metric."
     UNEXPLAINED = "lines with numbers that no parser recognised", "Metrics may be among them."
-    OWN = "lines that postmortem wrote", "`postmortem run` reports into the output of the training."
+    OWN = (
+        "lines that postmortem wrote",
+        "`postmortem run` reports into the output of the training; job scripts add pages of `scan`, `replay`.",
+    )
     # cells and values that are no finite or infinite number
     NOT_NUMERIC = "non-numeric values", "Texts, lists and other values that are no number."
     CELLS = "non-numeric cells", "Texts in a table."

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,8 @@ class Overfitting(BaseDetector):
         scores = [s for s in view.of("val_accuracy") or _of_evaluations(view, train) if len(s.finite)]
         evidence = {"best": least, "end": end, "train_at_best": then, "train_end": now}
         better = next((s for s in scores if _better(s.finite, int(series.step[best]))), None)
+        rates = (s for s in _error_rates(view, train) if _fewer(s.finite, int(series.step[best])))
+        better = better or next(rates, None)
         if scores:
             evidence["accuracy_end"] = float((better or scores[0]).finite.value[-1])
         return self.found(
@@ -121,6 +124,25 @@ def _better(score: Series, step: int) -> bool:
     then, now = (float(np.median(part)) for part in (x[at : at + max(3, len(x) // 20)], x[-max(3, len(x) // 10) :]))
     top = 100.0 if x.max() > 1 else 1.0
     return now - then > max(0.05 * (top - then), 2 * noise(x))
+
+
+_ERROR_RATE = re.compile(
+    r"(?i)(?:^|[/_ .-])(?:[wcpdtm]er|(?:word|char(?:acter)?|phone(?:me)?|token) error rate)(?:$|[/_ .(-])"
+)
+"""Shares of words, characters and so on that are wrong: they are to fall."""
+
+
+def _error_rates(view: View, train: Series) -> list[Series]:
+    """The error rates that are logged far more rarely than the training: of evaluations."""
+    found = (s for s in view.series if s.role is None and _ERROR_RATE.search(s.tag))
+    return [s for s in found if len(s.finite) and 5 * len(s) <= len(train)]
+
+
+def _fewer(rate: Series, step: int) -> bool:
+    """Whether an error rate has fallen further since a step: by a hundredth at its best, and it stayed below."""
+    x = rate.value
+    at = int(np.searchsorted(rate.step, step))
+    return at < len(x) - 1 and bool(x[at:].min() < 0.99 * x[at] and np.median(x[-max(3, len(x) // 10) :]) < x[at])
 
 
 def _around(series: Series, step: int) -> float | None:

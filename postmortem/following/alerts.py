@@ -1,4 +1,4 @@
-"""Alerts: what is new, handed to a command of the user's or sent to a URL. Nothing is sent unless one is given."""
+"""Alerts: runs the user's command or sends to a URL what is new. Nothing is sent unless configured."""
 
 from __future__ import annotations
 

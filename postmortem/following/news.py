@@ -1,4 +1,4 @@
-"""What is new in a run: its report compared with what was told of it before."""
+"""What is new in a run: its report compared with what was reported before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the exit code of a scan says."""
+"""The exit code of a scan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says of a metric whose role is concluded from its behaviour, and not known by its name."""
+"""The wording of a report for a metric whose role was concluded from its behaviour, not from its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says of a run whose log names no step: a row number is no step.
+"""The wording of a report for a run whose log has no steps: row numbers are not steps.
 
 Detectors and causes use the numbers of points as steps. Where these count rows, the report is worded here, in one place
 for all of them.

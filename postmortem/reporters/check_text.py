@@ -1,4 +1,4 @@
-"""The answer of `postmortem check` as text: what is wrong first, what to type next, then what was looked at."""
+"""The text output of `postmortem check`: faults first, then what to type next, then the checklist."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def _lines(result: CheckResult, width: int, *, verbose: bool, ran: bool) -> Iter
 def _nonfinite(loss: NonfiniteLoss) -> str:
     name = "NaN" if math.isnan(loss.value) else "infinite"
     where = f", at {_relative(loss.file)}:{loss.line}" if loss.file else ""
-    first = f"first seen in optimizer step {loss.step} (counted from 0; not every step is looked at){where}"
-    return f"the loss is {name}: {first}, in {loss.passes} of {count(loss.of, 'backward pass')} that were looked at"
+    first = f"first seen in optimizer step {loss.step} (counted from 0; not every step is checked){where}"
+    return f"the loss is {name}: {first}, in {loss.passes} of {count(loss.of, 'backward pass')} that were checked"
 
 
 def _next(result: CheckResult) -> Iterator[str]:
-    does = "names the operation that made it" if result.nonfinite is not None else "watches the whole training"
+    does = "names the operation that produced it" if result.nonfinite is not None else "watches the whole training"
     yield f"next: `postmortem run` {does}:"
     yield f"  $ postmortem run -- {shlex.join(result.command)}"
 
@@ -81,7 +81,7 @@ def _fault(fault: Blame, width: int) -> Iterator[str]:
     for attempt in fault.tried:
         outcome = "cured" if attempt.get("cured") else "not cured"
         yield f"  tried: {attempt.get('what', '')}: {outcome}"
-    yield f"  `postmortem explain {fault.name}` says more"
+    yield f"  `postmortem explain {fault.name}` explains it"
 
 
 def _relative(file: str) -> str:

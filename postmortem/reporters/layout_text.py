@@ -1,4 +1,4 @@
-"""The answer of `postmortem layout` as text: the gradients, what made their strides, and what was tried."""
+"""The text output of `postmortem layout`: the gradients, what produced their strides, and the fixes that were tried."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from postmortem.core.layout import LayoutResult, LayoutTrial, StridedGradient
 
 _DIFFERENCE = {
-    "size-1": "only in dimensions of size 1: the same memory, so that DDP warns but nothing more is copied",
-    "copy": "another memory layout, copied in each backward pass: by autograd, silently, or by DDP, which warns",
+    "size-1": "differ only in dimensions of size 1: same memory layout, so DDP warns but nothing more is copied",
+    "copy": "different memory layout, copied in each backward pass: by autograd (no warning) or DDP (with a warning)",
 }
 
 
@@ -27,9 +27,9 @@ def _lines(result: LayoutResult, width: int) -> Iterator[str]:
     passes = f"{result.iterations} iteration{'' if result.iterations == 1 else 's'}"
     of = f"of {result.looked} gradient{'' if result.looked == 1 else 's'} in {passes}"
     if odd:
-        yield f"{odd} {of} {'has' if odd == 1 else 'have'} other strides than the parameter"
+        yield f"{odd} {of} {'has' if odd == 1 else 'have'} strides that differ from the parameter's"
     else:
-        yield f"0 {of} have other strides than their parameter"
+        yield f"0 {of} have strides that differ from their parameter's"
     for gradient in result.gradients:
         yield ""
         yield from _gradient(gradient, width)
@@ -46,11 +46,11 @@ def _gradient(found: StridedGradient, width: int) -> Iterator[str]:
     yield f"  gradient strides {found.strides}{layout}, expected {found.expected}"
     yield from textwrap.wrap(_DIFFERENCE[found.difference], width, initial_indent="  ", subsequent_indent="  ")
     if found.file:
-        yield f"  made at  {_relative(found.file)}:{found.line}  {found.op}"
+        yield f"  produced at  {_relative(found.file)}:{found.line}  {found.op}"
         if found.code:
-            yield f"           {found.code}"
+            yield f"               {found.code}"
     else:
-        yield f"  made by  {found.op or 'unknown'}: no line of the program is known"
+        yield f"  produced by  {found.op or 'unknown'}: no line of the program is known"
     if found.called:
         yield f"  called at  {_relative(found.called[0])}:{found.called[1]}"
     if found.beside:
@@ -79,11 +79,11 @@ def _inputs(result: LayoutResult) -> Iterator[str]:
 def _under_ddp(result: LayoutResult, width: int) -> Iterator[str]:
     if not result.tried:
         if result.own_ddp:
-            yield f"PyTorch's DDP warned of strides {_times(result.warnings or 0)}"
+            yield f"PyTorch's DDP warned about strides {_times(result.warnings or 0)}"
         return
     yield ""
     how = "the program's own DDP" if result.own_ddp else "DistributedDataParallel, gloo"
-    told = "" if result.warnings is None else f"; without a change it warned of strides {_times(result.warnings)}"
+    told = "" if result.warnings is None else f"; without a fix it warned about strides {_times(result.warnings)}"
     yield f"tried under {how}, {result.ranks} process{'' if result.ranks == 1 else 'es'}{told}"
     for trial in result.tried:
         yield from _trial(trial, width)

@@ -1,4 +1,4 @@
-"""The files of a run, and a file while its run is searched for."""
+"""The files of a run, and single files while their run is determined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files make a run: what a person would call one."""
+"""Groups files into runs."""
 
 from __future__ import annotations
 

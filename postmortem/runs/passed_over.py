@@ -1,4 +1,4 @@
-"""Files that may hold numbers of a training and that no reader reads: they are named, not passed over in silence."""
+"""Files that may hold numbers of a training and that no reader reads: they are reported by name."""
 
 from __future__ import annotations
 

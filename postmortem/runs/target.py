@@ -1,4 +1,4 @@
-"""What a person means by the path that a replay is given: a run, one log of it, or a checkpoint."""
+"""Which run, log or checkpoint the path given to a replay refers to."""
 
 from __future__ import annotations
 

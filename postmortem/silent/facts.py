@@ -1,4 +1,4 @@
-"""What is observed in a process of the user's program: plain data, written there and judged elsewhere.
+"""The facts recorded in a process of the user's program: plain data, judged in another process.
 
 Modules, parameters and optimizers are numbers, given in the order in which they were met. A fact is written as one JSON
 object a line, with the name of its class as `kind`; adding one is adding a dataclass here or in `weight_facts`.

@@ -1,4 +1,4 @@
-"""Asks every fault about what was observed."""
+"""Checks every fault against the recorded facts."""
 
 from __future__ import annotations
 

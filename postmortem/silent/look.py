@@ -1,4 +1,4 @@
-"""What was observed in one process, read back: the facts in their order, and what is asked of them often."""
+"""The recorded facts of one process, in order, with helpers for frequent queries."""
 
 from __future__ import annotations
 

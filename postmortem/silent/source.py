@@ -1,4 +1,4 @@
-"""The user's source, read to find the line of something that was observed; nothing is blamed for what it says alone."""
+"""The user's source, read to find the line of an observation; the source alone is never the reason for a fault."""
 
 from __future__ import annotations
 

@@ -45,3 +45,16 @@ def test_an_accuracy_that_improved_only_while_the_loss_fell_does_not_improve(vie
     assert found.severity == "warning"
     (found,) = Overfitting().detect(view_of(losses | {"val/accuracy": np.r_[score[:4], np.linspace(0.8, 0.9, 46)]}))
     assert found.severity == "info"
+
+
+def test_an_error_rate_of_the_evaluations_that_still_falls(view_of):
+    """The loss of confident errors rises, but fewer words are wrong."""
+    step = np.arange(100, 15100, 100)
+    near = np.arange(1000, 15100, 1000)
+    losses = {
+        "loss": (step, 0.75 * np.exp(-step / 3000) + 0.012),
+        "eval_loss": (near, 0.21 + 0.00001 * np.abs(near - 9000)),
+    }
+    for rates, severity in ((14.0 * np.exp(-near / 30000), "info"), (np.full(15, 10.0), "warning")):
+        (found,) = Overfitting().detect(view_of(losses | {"eval_wer": (near, rates)}))
+        assert found.severity == severity

@@ -1,4 +1,4 @@
-"""Imported by every Python process of a command that postmortem started: waits for torch, then attaches.
+"""Imported by every Python process of a command that postmortem started: attaches when torch is imported.
 
 This folder stands first on PYTHONPATH and holds this file only, so that it hides no module of the user's but their own
 `sitecustomize`, which is loaded from here. Nothing but `sys` and `posix` is needed until torch is imported. The file

@@ -1,4 +1,4 @@
-"""The places in torch where a training step can be seen, whatever program runs it. Patched once, after torch's import.
+"""Patches of torch that detect the parts of a training step in any program. Installed once, after torch's import.
 
 The end of an optimizer's or a scaler's step, the start of a backward pass, what a DataLoader gives, a loss that the
 program reads, the end of the program: each becomes an event to the current `Observer`. No module hooks and no dispatch

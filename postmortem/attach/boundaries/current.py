@@ -1,4 +1,4 @@
-"""Who listens: one observer at a time, told by the patches in this folder."""
+"""The current observer: one at a time receives the events of the patches in this folder."""
 
 from __future__ import annotations
 

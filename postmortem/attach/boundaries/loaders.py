@@ -1,4 +1,4 @@
-"""What the program's DataLoaders give, and where they end: events, each with its place among all that was asked for."""
+"""The batches of the program's DataLoaders and the ends of their epochs, as events in the order of the requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses that the program reads and then does not use: `if not math.isfinite(loss.item()): continue`.
+"""Losses that the program reads and then skips: `if not math.isfinite(loss.item()): continue`.
 
 Such a step has no backward pass and no update, so that nothing else shows it. A scalar that gradients could flow
 through is noted where it is read. At a place where the program reads its loss (a backward pass of such a scalar

@@ -1,4 +1,4 @@
-"""The modules that the program calls itself, under the names of its own variables.
+"""The modules that the program calls directly, under the names of its own variables.
 
 Module hooks change what a compiled program does, so they are there only while something is examined.
 """

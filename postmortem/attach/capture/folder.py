@@ -1,4 +1,4 @@
-"""The folder of a capture: written beside its place, renamed when whole; the oldest ones are removed after that.
+"""The folder of a capture: written under a temporary name, renamed when complete; then the oldest are removed.
 
     NAME/capture.json               what it is, where it comes from, and the sizes of the other files
     NAME/PART.json                  nested values, see `values`

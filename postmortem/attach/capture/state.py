@@ -1,4 +1,4 @@
-"""What a program holds between two steps, as a value that a capture stores, and back into the program.
+"""The state of a program between two steps, as values that a capture stores, and how it is restored.
 
 Everything is found by name: parameters and buffers by that of their module, an optimizer by the parameters it updates,
 a generator by the variable that holds it.

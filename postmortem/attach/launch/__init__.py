@@ -1,4 +1,4 @@
-"""The user's command as it would be started by hand, but shut in: nothing of the user's changes, nothing outlives us.
+"""Starts the user's command in a sandbox: no file of the user changes, and no process outlives the launcher.
 
 `start` runs it as a rerun: its writes go to a layer beside (`Launched.shadow`), no network, no job submitted, in a
 session of its own. `watch` runs it for real, with the terminal, the signals and the exit code untouched.

@@ -1,4 +1,4 @@
-"""What the user's command finds in its environment: our folder on PYTHONPATH, trackers offline, no job submitted."""
+"""The environment of the user's command: our folder on PYTHONPATH, trackers offline, job submission disabled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command in the foreground: `postmortem run` stands aside."""
+"""Runs the command in the foreground, for `postmortem run`: signals and terminal belong to the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a rerun: shut in, and ended with the launcher."""
+"""Reruns the command in a sandbox; it ends when the launcher ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of one launch, in the user's cache: the plan, the answers, and what the rerun wrote."""
+"""The folder of one launch, in the user's cache: the plan, the results, and what the rerun wrote."""
 
 from __future__ import annotations
 

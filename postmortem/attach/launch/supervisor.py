@@ -1,4 +1,4 @@
-"""The process between the launcher and the user's command: nothing of the command outlives the launcher.
+"""The process between the launcher and the user's command: no process of the command outlives the launcher.
 
 The launcher holds one end of a pipe, the lifeline. When it closes, also because the launcher was killed, everything is
 ended here. Run as a program of its own, not forked: the launcher may have threads.

@@ -1,4 +1,4 @@
-"""The change of a trial: what is done otherwise in the user's program."""
+"""The change that a trial makes in the user's program."""
 
 from __future__ import annotations
 

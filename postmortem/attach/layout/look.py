@@ -1,4 +1,4 @@
-"""A copy of the program, looked at: what arrives at each parameter in each backward pass, and what DDP warns of."""
+"""Examines a copy of the program: the gradients of each parameter in each backward pass, and DDP's warnings."""
 
 from __future__ import annotations
 

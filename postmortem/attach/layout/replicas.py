@@ -1,4 +1,4 @@
-"""DistributedDataParallel around the models of a program that does not use it: two copies of it, over gloo.
+"""Wraps the models of a program without DDP in DistributedDataParallel: two copies of the program, over gloo.
 
 The models are not wrapped, as the program calls them itself: DDP's reducer listens at the parameters, and is told of
 each backward pass before it begins.

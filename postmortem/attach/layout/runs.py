@@ -1,4 +1,4 @@
-"""The first process of the program that imports torch: it forks the look and the trials, one after another.
+"""The first process that imports torch: it forks the examination and the trials, one after another.
 
 Which copy a process is stands in its environment, so that what it starts itself (the workers of torchrun) knows it.
 """

@@ -1,1 +1,1 @@
-"""`postmortem run --level`: what is measured while nothing is wrong, and the history that is made of it."""
+"""`postmortem run --level`: what is measured during a training, and the history that is written."""

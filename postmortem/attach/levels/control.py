@@ -1,4 +1,4 @@
-"""The level of a training that runs: asked for by a word in a file beside the history, and told in another one."""
+"""The level of a running training: requested by a word in a file beside the history, reported in another file."""
 
 from __future__ import annotations
 

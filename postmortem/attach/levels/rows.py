@@ -1,4 +1,4 @@
-"""The history's file: one JSON object a line, appended whole, in a size that has a limit."""
+"""The history file: one JSON object per line, written atomically, with a size limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the parts of a step take: by the clock, or by events of the device, which are read when they have passed."""
+"""The time of each part of a step: measured by the clock, or by events of the device that are read when complete."""
 
 from __future__ import annotations
 

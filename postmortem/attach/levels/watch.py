@@ -1,4 +1,4 @@
-"""What a level measures in each tick, and the row of the history that comes of it."""
+"""What a level measures in each tick, and the row of the history made from it."""
 
 from __future__ import annotations
 
@@ -155,7 +155,10 @@ class Levels(Observer):
         listener.waited = 0.0
         self._marks = None
         sample, self._sample = self._sample, None
-        largest = armed.largest if armed is not None else {}
+        largest = {}
+        if armed is not None:
+            with self._budgets["operators"].spend():
+                largest = armed.largest()
         with rows.spend():
             row = self._begin(number, optimizer, marks, waited) if marks is not None else None
             if rows.due() or (self._norms is not None and self._budgets["norms"].due()):

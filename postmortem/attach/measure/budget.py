@@ -1,4 +1,4 @@
-"""A share of the program's own time: what is measured is measured as often as that allows."""
+"""A limit on the share of the program's time: measurements are repeated as often as it allows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Values that lie on a device, read without waiting for it: they are copied behind what computes them, and read when
-they have arrived, one or more ticks later.
-"""
+"""Reads values from a device without synchronising: they are copied asynchronously and read one or more ticks later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many tensors in one pass: is everything finite, and how large is each? Results stay on the device."""
+"""Checks many tensors in one pass: whether all are finite, and their norms. Results stay on the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is open already: a forked copy of a program shares its log file, its sockets and its terminal.
+"""Open descriptors: a forked copy of a program shares its log file, its sockets and its terminal.
 
 No lock takes back a right that an open descriptor holds, so a copy that goes on with the program would append to the
 log, send numbers to a tracker's service and print; and reading a file would move the place at which the program reads

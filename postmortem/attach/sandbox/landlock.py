@@ -1,4 +1,4 @@
-"""Landlock: a process takes the right to write outside of some folders from itself and from all its children.
+"""Landlock: a process gives up the right to write outside some folders, for itself and its children.
 
 Writing is denied (``PermissionError``), not redirected. It needs no privileges and no namespace, holds in C++ code as
 in Python, and cannot be undone. The kernel's limits: a file that is open for writing already stays writable (see

@@ -1,4 +1,4 @@
-"""Memory that a forked copy shares with the program: batches that a worker handed over, files that are mapped.
+"""Memory that a forked copy shares with the program: batches from workers, and mapped files.
 
 A fork copies private memory only. A copy that divides a batch of a worker by 255 in place would do so in the program as
 well, and every attempt once more; a mapped file would be written without any call that could be denied.

@@ -1,4 +1,4 @@
-"""Mode, owner, times and attributes of files: what Landlock leaves open is denied by a filter of system calls.
+"""Mode, owner, times and attributes of files, which Landlock does not protect: denied by a seccomp filter.
 
 Everywhere, also in folders that may be written to: the filter sees numbers, no paths. ``utime`` and ``chmod`` then fail
 with ``PermissionError``, in a temporary folder too.

@@ -1,4 +1,4 @@
-"""What an overlay in a user namespace cannot copy up by itself: files of a user or group that has no number there.
+"""Files that an overlay in a user namespace cannot copy up: those of a user or group that is not mapped.
 
 Only the user's own number and main group exist in the namespace. A file of a project's group, or a folder of root on
 the way to the user's own, gives "Value too large for defined data type" when it has to be copied up. So the copies are

@@ -1,4 +1,4 @@
-"""What is mounted, and which folders an overlay can take: decided before anything is mounted."""
+"""The mounts of the machine, and which folders an overlay can cover: decided before anything is mounted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No network, except the machine's own: ranks of a training talk over the loopback device."""
+"""No network except the loopback device, which the ranks of a training use."""
 
 from __future__ import annotations
 

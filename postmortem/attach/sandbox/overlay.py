@@ -1,4 +1,4 @@
-"""Every folder that a training may write to, under an overlay at its own place: writes land in a layer beside.
+"""Puts an overlay over every folder that a training may write to: writes go to a separate layer.
 
 For a process in a mount namespace of its own. All writable file systems are covered, not only the run's folder: a
 program also writes to ``$HOME``, to ``/tmp`` and to absolute paths of its configuration. What cannot be covered becomes

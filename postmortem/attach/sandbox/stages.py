@@ -1,4 +1,4 @@
-"""The ways to shut a process in, best first. Each is tried in a child of its own: a failed one leaves nothing."""
+"""The sandbox methods, best first. Each is tried in a child process, so that a failed one has no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of the process that sleeps, and repeats the step when something has broken.
+"""A sleeping copy of the process, which repeats the step after a fault.
 
 Just before the suspected tick the process forks. The copy keeps the state of that moment, whatever it consists of: no
 model, optimizer, generator or number of the program's has to be known. When something breaks, it is woken, and forks a

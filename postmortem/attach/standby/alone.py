@@ -1,4 +1,4 @@
-"""One rank without the others: in a forked copy the threads that talk to them do not exist.
+"""Runs one rank without the others: a forked copy does not have the threads that communicate with them.
 
 Every collective of the copy is answered on the spot with what this rank itself contributed. For the question whether
 the step of this rank makes the non-finite values this is right: what its forward and backward passes compute does not

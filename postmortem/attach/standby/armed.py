@@ -1,4 +1,4 @@
-"""Without a fork: the program is run once more, traced in the tick that is known to fail, and names the culprit itself.
+"""Without a fork: the program is run again, traced in the tick that is known to fail, and names the culprit itself.
 
 For processes that cannot be forked, as those that use a GPU. Nothing is confirmed: the step is seen once. In a group,
 ranks that only receive the non-finite values of another one have no candidate.

@@ -1,4 +1,4 @@
-"""Changing a program that nobody described: its updates, its precision, where its autocast goes. For forked children.
+"""Changes an arbitrary program in forked children: its updates, its precision, where autocast applies.
 
 What is patched here stays patched: the child ends with its answer.
 """

@@ -1,4 +1,4 @@
-"""The sleeping copy of the program, once it is woken: it forks a child for each attempt and keeps what they found."""
+"""The sleeping copy after it is woken: it forks a child for each attempt and collects the results."""
 
 from __future__ import annotations
 

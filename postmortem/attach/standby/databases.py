@@ -1,4 +1,4 @@
-"""Databases of an attempt stay in its memory, as its files do: SQLite opens and writes files by itself, in C."""
+"""Keeps SQLite databases of an attempt in memory: SQLite opens and writes files itself, in C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors of data enter a tick, and other ones in their place.
+"""Finds the data tensors that enter a tick, and replaces them.
 
 A program with a DataLoader is given batches. One without makes its tensors itself: they are what operators outside of
 any module make of data alone, and what operators that a gradient will go through read.

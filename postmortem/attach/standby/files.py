@@ -1,4 +1,4 @@
-"""What an attempt writes stays in its memory: it saves and logs as the program does, and nobody's file changes.
+"""Keeps the files that an attempt writes in memory: it saves and logs as usual, but no file changes.
 
 Landlock denies writing, and a program that is denied its log file ends at once. So where it is denied, Python's own
 ways to write are given a file in memory instead, which is read again under its name.

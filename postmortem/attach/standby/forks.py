@@ -1,4 +1,4 @@
-"""Forking a process that computes: threads of libraries that do not survive it, messages through pipes, an end in time.
+"""Forks a process with running threads: libraries whose threads do not survive, messages through pipes, timeouts.
 
 A forked child has only the thread that forked. The pool of OpenMP threads is therefore ended before (a child that asks
 it for work waits forever), and what other threads were to take from a queue is not waited for.

@@ -1,4 +1,4 @@
-"""What a woken copy does: repeats the step, looks what enters it, and asks the stages of the diagnosis."""
+"""The work of a woken copy: repeats the step, records its inputs, and runs the stages of the diagnosis."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from postmortem.attach.standby.keeping import keep
 from postmortem.attach.standby.plan import Plan, Reply
 from postmortem.attach.standby.session import ForkSession
 from postmortem.core.culprit import Culprit
+from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.investigation import Investigation
 from postmortem.replay.culprit.stages import diagnose
 from postmortem.replay.rerun.determinism import Again
@@ -55,9 +56,12 @@ def _answer(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
     looked = _look(copy)
     kept = _kept(copy, request)
     case = _case(copy, request, again, looked)
-    found = diagnose(case)
-    if case.reruns.luck.times > case.times:  # the attempts turned out to be nondeterministic: cures may be luck
-        found = diagnose(_case(copy, request, again, looked, times=TRIES))
+    try:
+        found = diagnose(case)
+        if case.reruns.luck.times > case.times:  # the attempts turned out to be nondeterministic: cures may be luck
+            found = diagnose(_case(copy, request, again, looked, times=TRIES))
+    except ReplayError as error:  # the program raises without a non-finite value
+        return {"tick": copy.tick, "error": str(error), **kept}
     answer: dict[str, Any] = {"repeated": True, "tick": copy.tick, "culprit": found.as_json(), **kept}
     several = max(copy.micro_batches, request.get("passes", 0)) > 1  # of the failing tick the rest was not seen
     if several and (micro := _micro_batch(copy, case.samples.rows, found)) is not None:

@@ -1,4 +1,4 @@
-"""A capture, written from the sleeping copy: a child of it goes on to the start of the step, and stores what it holds.
+"""Writes a capture from the sleeping copy: a child runs to the start of the step and stores its state.
 
 The program itself does nothing for it, and the state is that before the step, also where the copy is older.
 """
@@ -85,8 +85,11 @@ def _batches(copy: Copy, reply: Reply) -> dict[str, Any]:
     places |= {key: n for n, (key, _) in enumerate(reply.drawn)}
     keys = [key for _, key in copy.entered.batches] if copy.entered is not None else []
     entries = copy.entered.entries if copy.entered is not None else []
+    known = copy.known()
+    if not keys and not entries:  # the step raised before a batch was read: the reason may be in any of them
+        keys = [key for key, _ in reply.drawn if key in known]
     return {
-        "batches": [{"draw": places[key], "batch": copy.batches[key]} for key in keys if key in places],
+        "batches": [{"draw": places[key], "batch": known[key]} for key in keys if key in places],
         "entries": []
         if keys
         else [{"index": e.index, "name": e.name, "at": e.at, "values": e.values} for e in entries],

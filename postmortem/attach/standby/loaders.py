@@ -1,4 +1,4 @@
-"""What the program's DataLoaders give: recorded in the program, handed to its forked copies.
+"""The batches of the program's DataLoaders: recorded in the program, given to its forked copies.
 
 A copy must never read the queue of a worker: it shares it with the program. Loaders without workers are asked again in
 the copy, where their data sets and generators are in the state of the fork.

@@ -1,4 +1,4 @@
-"""What a forked child of the sleeping copy is asked to do with the step, and what it reports: plain data."""
+"""What a forked child is asked to do with the step, and what it reports: plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program as its copy holds it: which models, optimizers and scalers there are, and what they are called."""
+"""The program as its copy sees it: its models, optimizers and scalers, and their names."""
 
 from __future__ import annotations
 

@@ -30,9 +30,13 @@ class Scene:
         self.batch: Any = None
         self.micro_batches = 1
 
+    def known(self) -> dict[Key, Any]:
+        """The batches that loaders gave, as far as they are kept."""
+        return {**dict(self.record.recent), **self.since}
+
     def enters(self, entered: Entered) -> None:
         """Sets what enters the tick, as the first look found it."""
-        known = {**dict(self.record.recent), **self.since}
+        known = self.known()
         entered.batches = [(passes, key) for passes, key in entered.batches if key in known]
         self.entered = entered
         self.batches = {key: known[key] for _, key in entered.batches}

@@ -1,4 +1,4 @@
-"""The session of a sleeping copy: each rerun is a child of it, in which the user's program goes on by itself."""
+"""The session of a sleeping copy: each rerun is a child in which the user's program continues."""
 
 from __future__ import annotations
 

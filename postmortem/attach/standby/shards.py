@@ -1,4 +1,4 @@
-"""What the other ranks gave to the sharded parameters (FSDP2) of a rank, for a copy of it that is alone.
+"""The parameter shards of the other ranks (FSDP2), for a copy of one rank that runs without them.
 
 The program keeps what each group of parameters was gathered to in the tick under way. A copy of the process gathers its
 own part anew, and takes those of the others from there. Parameters do not change within a tick, so that one record per

@@ -1,4 +1,4 @@
-"""The program's side: a copy is forked and sleeps; it is woken when something breaks."""
+"""The program's side: forks a copy that sleeps, and wakes it at a fault."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from postmortem.readers.tensorboard.bulk_scalars import ScalarPatterns
 from postmortem.readers.tensorboard.event_proto import EVENT, HISTOGRAM, HPARAMS, blob_event, number
 from postmortem.readers.tensorboard.framing import HEADER, OVERHEAD
 from postmortem.readers.tensorboard.rows import CREDIT, RowLayouts
+from postmortem.readers.tensorboard.texts import settings_in
 from postmortem.readers.tensorboard.tfrecord import batches
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _LAYOUTS = RowLayouts({})
 """Shared by all files: runs of one project log the same rows."""
+_MOST_TEXT = 1 << 22
+"""Characters of texts that are kept to be searched for failures."""
 _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-empty)?$")
 _GRADIENT = re.compile(
     rb"(?i)(?:^|[/._])(?:grads?|gradients?)(?:[/._].*(?<!bias)$|$)|(?<!bias)[/._](?:grads?|gradients?)$"
@@ -74,10 +77,11 @@ class TensorBoard:
 
     A file is a sequence of TFRecords, each with an Event message: wall time, step (0 is left out on the wire) and a
     summary of values. A scalar is a `simple_value`, or in TF2 a tensor of one element, of any float, integer or
-    boolean type, as raw bytes or as a typed list. Histograms, images, audio, text and graphs are counted, hparams go
-    to the run's config. A histogram of a weight's gradient (``grads/layer0.weight``) gives the gradient's norm. All
-    checksums are verified. Damage costs only the records it touches: reading continues at the next header with a
-    valid checksum.
+    boolean type, as raw bytes or as a typed list. Histograms, images, audio, text and graphs are counted. Hparams and
+    texts that hold settings (a JSON object, a table of two columns) go to the run's config; failures in other texts
+    are events. Of a histogram with a NaN or an infinity in it, the minimum, maximum or sum that shows it is a value
+    (``act/fc1/max``); one of a weight's gradient (``grads/layer0.weight``) gives the gradient's norm. All checksums
+    are verified. Damage costs only the records it touches: reading continues at the next header with a valid checksum.
 
     Formats: tensorflow/core/lib/io/record_writer.h; event.proto, summary.proto and tensor.proto in
     tensorboard/compat/proto.
@@ -134,6 +138,8 @@ class _File:
         self.damage: list[Damage] = []
         self.records = 0
         self.first_time = math.inf
+        self.said: list[tuple[str, str]] = []
+        self.texts = 0
 
     def read(self) -> Reading:
         """All that the file holds. Called again after bytes were appended, it reads only these."""
@@ -165,6 +171,8 @@ class _File:
         times = reading.points.wall_time[reading.points.wall_time > 0]
         if len(times):
             reading.started, reading.stopped = float(min(times[0], self.first_time)), float(times[-1])
+        if self.said:
+            reading.facts["console"] = [*self.said]
         if name := _NAME.search(self.path.name):
             reading.facts["host"] = name["host"]
         return reading
@@ -210,7 +218,7 @@ class _File:
         """The scalars of the record whose payload begins at `start`."""
         payload = batch.payload(start, length)
         blob = blob_event(payload) if payload is not None else None
-        if blob is not None and not (blob.field == "histo" and _GRADIENT.search(blob.tag)):
+        if blob is not None and blob.finite and not (blob.field == "histo" and _GRADIENT.search(blob.tag)):
             self.counted(blob.wall_time)
             self.skip(self.plugin(blob.tag, ""), _OLD_KINDS[blob.field])
             return
@@ -229,6 +237,8 @@ class _File:
                 yield start, self.code_of(value.tag), event.step, scalar, event.wall_time
             elif (norm := _gradient_norm(value)) is not None:
                 yield start, self.code_of(value.tag + b"/norm"), event.step, norm, event.wall_time
+            elif (limit := _nonfinite_limit(value)) is not None:
+                yield start, self.code_of(value.tag + b"/" + limit[0]), event.step, limit[1], event.wall_time
 
     def counted(self, wall_time: float) -> None:
         """Counts a record of that time."""
@@ -252,10 +262,21 @@ class _File:
             return float(value.simple_value)
         scalar = number(value.tensor) if value.HasField("tensor") else None
         if scalar is None:
+            if plugin == "text":
+                self.add_text(value.tensor)
             if plugin == "hparams":
                 self.config.update(_hparams(value.metadata.plugin_data.content))
             self.skip(plugin, next((n for field, n in _OLD_KINDS.items() if value.HasField(field)), Skip.OTHER_VALUES))
         return scalar
+
+    def add_text(self, tensor: Any) -> None:
+        """Settings go to the config; other texts are searched for failures later, as the output of a program is."""
+        text = b"\n".join(tensor.string_val).decode("utf-8", "replace")
+        if found := settings_in(text):
+            self.config.update(found)
+        elif self.texts < _MOST_TEXT:
+            self.texts += len(text)
+            self.said.append(("text", text + "\n"))
 
 
 def _by_layout(found: list[Rows]) -> Iterable[tuple[RowLayout, list[Rows]]]:
@@ -300,6 +321,18 @@ def _gradient_norm(value: Any) -> float | None:
     except DecodeError:
         return None
     return math.sqrt(histogram.sum_squares) if histogram.num > 0 and histogram.sum_squares >= 0 else None
+
+
+def _nonfinite_limit(value: Any) -> tuple[bytes, float] | None:
+    """The first of minimum, maximum and sums of a histogram that is NaN or infinite, with its name; None if none is."""
+    if not value.HasField("histo"):
+        return None
+    try:
+        histogram = HISTOGRAM.FromString(value.histo)
+    except DecodeError:
+        return None
+    limits = ((name, getattr(histogram, name)) for name in ("min", "max", "sum", "sum_squares"))
+    return next(((name.encode(), number) for name, number in limits if not math.isfinite(number)), None)
 
 
 def _hparams(content: bytes) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Field numbers from tensorboard/compat/proto/{event,summary,tensor,tensor_shape,types}.proto and
 tensorboard/plugins/hparams/plugin_data.proto. Images, audio and graphs stay unparsed bytes; of a histogram
-only the number and the squares of its values are read, where they are gradients.
+only the first numbers are read: its limits and sums.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ _CLASSES = messages(
     message Tensor { int32 dtype = 1; Shape shape = 2; bytes content = 4; repeated float float_val = 5;
                      repeated double double_val = 6;
                      repeated int32 int_val = 7; repeated int64 int64_val = 10; repeated bool bool_val = 11;
-                     repeated int32 half_val = 13; repeated uint32 uint32_val = 16; repeated uint64 uint64_val = 17; }
+                     repeated int32 half_val = 13; repeated uint32 uint32_val = 16; repeated uint64 uint64_val = 17;
+                     repeated bytes string_val = 8; }
     message Shape { repeated Dim dim = 2; }
     message Dim { int64 size = 1; }
     """,
 )
 EVENT = _CLASSES["Event"]
 
-HISTOGRAM = messages("postmortem.histogram", "message Histogram { double num = 3; double sum_squares = 5; }")[
-    "Histogram"
-]
+HISTOGRAM = messages(
+    "postmortem.histogram",
+    "message Histogram { double min = 1; double max = 2; double num = 3; double sum = 4; double sum_squares = 5; }",
+)["Histogram"]
 
 HPARAMS = messages(
     "postmortem.hparams",
@@ -61,12 +63,20 @@ _BLOB_FIELDS = {b"\x1a": "histogram", b"\x22": "image", b"\x2a": "histo", b"\x32
 _PREFIX = 512
 
 
+_LIMITS = re.compile(rb"(?:\x09.{8})?(?:\x11.{8})?(?:\x19.{8})?(?:\x21.{8})?(?:\x29.{8})?", re.S)
+_EXPONENT = 0x7FF0
+
+
 class Blob(NamedTuple):
-    """An event of one histogram, image or audio: its wall time and tag, and the name of the field of Value."""
+    """An event of one histogram, image or audio: its wall time and tag, and the name of the field of Value.
+
+    `finite` is False for a histogram of which the minimum, the maximum or a sum is NaN or infinite.
+    """
 
     wall_time: float
     tag: bytes
     field: str
+    finite: bool
 
 
 def blob_event(payload: NDArray[np.uint8]) -> Blob | None:
@@ -84,7 +94,15 @@ def blob_event(payload: NDArray[np.uint8]) -> Blob | None:
     if any(end != len(payload) for end in ends):
         return None
     (wall_time,) = struct.unpack("<d", event[1])
-    return Blob(wall_time, prefix[event.end() : tag_stop], _BLOB_FIELDS[blob[1]])
+    field = _BLOB_FIELDS[blob[1]]
+    finite = field != "histo" or _is_finite(prefix, blob.end())
+    return Blob(wall_time, prefix[event.end() : tag_stop], field, finite)
+
+
+def _is_finite(prefix: bytes, at: int) -> bool:
+    """Whether the numbers at the beginning of a histogram are finite, by their exponents."""
+    stop = _LIMITS.match(prefix, at).end()  # type: ignore[union-attr]  # it matches the empty string
+    return all(int.from_bytes(prefix[k - 2 : k], "little") & _EXPONENT != _EXPONENT for k in range(at + 9, stop + 1, 9))
 
 
 BFLOAT16 = 14

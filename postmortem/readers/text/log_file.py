@@ -17,6 +17,7 @@ from postmortem.readers.text.bulk.collect import Ordered
 from postmortem.readers.text.bulk.rows import Rows
 from postmortem.readers.text.failures import find_events
 from postmortem.readers.text.lines.blocks import Lines, text_of
+from postmortem.readers.text.lines.own_texts import OwnTexts
 from postmortem.readers.text.records.tokens import LONGEST_ROW
 from postmortem.readers.text.row_parser import RowParser
 from postmortem.readers.text.steps.resolve import resolve
@@ -63,6 +64,7 @@ class LogFile:
         self.first_time = np.nan
         self.last_time = np.nan
         self.job: str | None = None
+        self.own_texts = OwnTexts()
         self.own = 0
         """Rows of which postmortem itself wrote the end."""
         self.open = 0
@@ -164,7 +166,7 @@ class LogFile:
         self.job = job[1] if job else None
 
     def _block(self, block: Block) -> Iterator[tuple[int, str]]:
-        rows = Rows(block)
+        rows = Rows(block, self.own_texts)
         out = Ordered(rows.line)
         self.own += rows.own
         news = self.bulk.read(rows, out)

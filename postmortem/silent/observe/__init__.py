@@ -1,4 +1,4 @@
-"""Inside the user's program: what it does is written down as facts. One file in `watchers` per thing that is observed.
+"""Runs inside the user's program and records what it does as facts. `watchers` has one file per subject.
 
 Nothing here may change what the program computes: no random number is drawn, no gradient is made, no value waits for a
 device outside the steps that are looked at. A watcher that fails is left out, with a note.

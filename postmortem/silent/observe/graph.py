@@ -1,4 +1,4 @@
-"""What the graph of autograd says of a tensor: which operations made it, and which values they can give."""
+"""What the autograd graph of a tensor shows: which operations produced it, and the range of values they can give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers for the things of the program: the same number for the same object, as long as it lives."""
+"""Numbers for objects of the program: the same object has the same number during its lifetime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters there are, where they were made, and whether they change."""
+"""The parameters, where they were created, and whether they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the user's code is at present."""
+"""The current line of the user's code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The places in torch that tell the watchers. Patched once, on top of what `attach.boundaries` has patched."""
+"""The patches of torch that call the watchers. Installed once, on top of those of `attach.boundaries`."""
 
 from __future__ import annotations
 

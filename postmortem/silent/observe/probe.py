@@ -1,4 +1,4 @@
-"""Runs a copy of a module again, and keeps what goes into and comes out of its parts, position by position."""
+"""Runs a copy of a module again, and records the inputs and outputs of its submodules, position by position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the facts of this process, and decides when there is a look."""
+"""Writes the facts of this process, and decides which steps are observed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of what observes: the places in torch at which it is told."""
+"""The base class of watchers, with the methods that the patches of torch call."""
 
 from __future__ import annotations
 

@@ -49,6 +49,23 @@ DROPS = """
                 open("ready", "w").close()
                 time.sleep(0.05)
 """
+RAISES = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def loss_of(model, rows):
+    if (rows > 90).any():
+        raise IndexError("no such row")
+    return (model(rows) ** 2).mean()
+
+torch.manual_seed(0)
+model = nn.Embedding(90, 3)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for (rows,) in DataLoader(TensorDataset(torch.tensor([*range(30), 95, 3, 4, 5])), batch_size=4):
+    optimizer.zero_grad()
+    loss_of(model, rows).backward()
+    optimizer.step()
+"""
 
 
 def program(folder: Path, source: str) -> list[str]:
@@ -127,14 +144,51 @@ def test_a_requested_capture_repeats_a_healthy_step(at: Path) -> None:
         api.rerun(path, [*command, "1", "7", "9", "0"], fix=False)
 
 
+def test_a_request_by_a_file_while_it_trains(at: Path) -> None:
+    """The folder is there from the start on, and without captures it is gone at the end."""
+    command = program(at, DROPS)
+    watched = run(at, [*command, "1", "0", "4", "0", "slow"])
+    wait_for(at / "ready")
+    (at / "postmortem-report" / "captures" / "request").touch()
+    watched.communicate(timeout=100)
+    assert len(captures(at)) == 1
+    (at / "other").mkdir()
+    run(at / "other", ["true"]).communicate(timeout=100)
+    assert list((at / "other").iterdir()) == []
+
+
+def test_an_exception_alone(at: Path) -> None:
+    """Without a non-finite value: the step is captured, which is told, and raises again in the replay."""
+    (at / "train.py").write_text(RAISES)
+    said = run(at, [sys.executable, "train.py"]).communicate(timeout=100)[1]
+    (path,) = captures(at)
+    assert f"is captured (0.0 MB), to repeat it: postmortem replay {path.relative_to(at)} -- " in said
+    assert "postmortem: the program raised IndexError: no such row (train.py:7)" in said
+    result = api.rerun(path, [sys.executable, "train.py"], fix=False)
+    assert result.culprit.phase == "none"
+    assert result.raised is not None
+    assert (result.raised.type, result.raised.line) == ("IndexError", 7)
+    (at / "train.py").write_text(RAISES.replace("> 90", "> 99").replace("(90", "(99"))
+    with pytest.raises(ReplayError, match="does not fit"):
+        api.rerun(path, [sys.executable, "train.py"], fix=False)
+    (at / "train.py").write_text(RAISES.replace("model(rows)", "model(rows % 90)").replace("> 90", "> 99"))
+    other = api.rerun(path, [sys.executable, "train.py"], fix=False)
+    assert "here it ends without one: the step is not repeated" in other.fidelity.note
+    assert not other.judged
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR2])
 def test_signals(at: Path, sent: signal.Signals) -> None:
     """SIGTERM ends the program as it would without us, after a capture; SIGUSR2 asks for one, and it goes on."""
     command = program(at, DROPS)
     watched = run(at, [*command, "1", "0", "4", "0", "slow"])
-    until = time.monotonic() + 60
-    while not (at / "ready").exists() and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_for(at / "ready")
     watched.send_signal(sent)
     watched.communicate(timeout=100)
     assert watched.returncode == (128 + signal.SIGTERM if sent == signal.SIGTERM else 0)

@@ -90,7 +90,7 @@ def test_healthy_steps_of_a_recipe(tmp_path: Path) -> None:
     )
     done = called(tmp_path, "--recipe", "recipe.py", "--ranks", "2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("0 of 1 gradient in 3 iterations have other strides than their parameter")
+    assert done.stdout.startswith("0 of 1 gradient in 3 iterations have strides that differ from their parameter's")
 
 
 def test_it_is_told_what_to_run() -> None:

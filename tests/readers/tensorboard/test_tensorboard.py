@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -447,3 +448,40 @@ def test_records_on_either_side_of_zeros(tmp_path: Path) -> None:
     assert read(tmp_path / NAME, whole + bytes(4096)).problems[0].kept.endswith("records before it")
     assert read(tmp_path / NAME, bytes(4096) + whole).problems[0].kept.endswith("records after it")
     assert read(tmp_path / NAME, whole + bytes(4096) + whole).problems[0].kept.endswith("records around it")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_histograms_with_a_nonfinite_value(tmp_path: Path, bad: float) -> None:
+    """torch's histogram of an activation that holds a NaN or an infinity is evidence at its step."""
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    values = np.arange(10.0)
+    with np.errstate(invalid="ignore"), tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        for step in range(60):
+            writer.add_scalar("loss", 2.3 - step / 100, step)
+            writer.add_histogram("act/fc1", np.append(values, bad) if step >= 40 else values, step, bins=[-99.0, 0, 99])
+            writer.add_histogram("act/zero", values * 0, step)
+    (report,) = postmortem.scan(tmp_path).runs
+    assert report.run is not None
+    tags = {tag for tag in report.run.roles if tag != "loss"}
+    assert len(tags) == 1
+    assert next(iter(tags)).startswith("act/fc1/")
+    kind = "nan-onset" if np.isnan(bad) else "inf-onset"
+    assert (kind, 40) in [(f.name, f.step) for f in report.findings]
+
+
+def test_texts(tmp_path: Path) -> None:
+    """Settings logged as text are the configuration; a traceback logged as text is an event; other text is counted."""
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        writer.add_text("args", json.dumps({"learning_rate": 5e-5, "fp16": True, "nested": {"a": 1}}))
+        writer.add_text("hyperparameters", "|param|value|\n|-|-|\n|gamma|0.99|\n|env_id|CartPole-v1|\n|cuda|True|")
+        writer.add_text("notes", "|a|b|c|\n|-|-|-|\n|1|2|3|")
+        for step in range(50):
+            writer.add_scalar("loss", 2.3 - step / 100, step)
+        writer.add_text("error", "RuntimeError: CUDA error: out of memory", 49)
+    run = postmortem.load(tmp_path)
+    assert run.config == {
+        "learning_rate": 5e-5, "fp16": True, "nested": {"a": 1}, "gamma": 0.99, "env_id": "CartPole-v1", "cuda": True,
+    }  # fmt: skip
+    assert [(e.severity, e.step) for e in run.event_list] == [("error", 49)]
+    assert run.skipped["text"] == 4

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.readers.text.lines.blocks import Block
+    from postmortem.readers.text.lines.own_texts import OwnTexts
 
 _OWN = OWN.encode()
 _VERSIONED = b'{\n  "schema_version": '
@@ -33,7 +34,7 @@ class Rows:
     postmortem itself wrote the end, which is left out.
     """
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, own_texts: OwnTexts) -> None:
         self.block = block
         self.size = block.size
         self.padded = block.data
@@ -48,11 +49,11 @@ class Rows:
         self.line[:1] = block.first_line
         np.cumsum(feed[:-1], out=self.line[1:])
         self.line[1:] += block.first_line
-        self.own = self._leave_out_own()
+        self.own = self._leave_out_own(own_texts)
         self.filled = np.flatnonzero(self.length > 0)
         self.hidden = np.zeros(len(end), bool)
 
-    def _leave_out_own(self) -> int:
+    def _leave_out_own(self, texts: OwnTexts) -> int:
         """Ends rows where a line of postmortem begins: at their begin, or after a bar that was not ended."""
         found, at = 0, self.padded.find(_OWN, 0, self.size)
         while at >= 0:
@@ -64,6 +65,9 @@ class Rows:
             first, last = np.searchsorted(self.start, answer.span())
             self.length[first:last] = 0
             found += int(last - first)
+        for first, last in texts.spans(self.padded, self.start, self.length):
+            found += int(np.count_nonzero(self.length[first:last]))
+            self.length[first:last] = 0
         return found
 
     def bytes(self, i: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from postmortem.core.roles import role_of
 from postmortem.readers.text.dialects import Dialect, dialect
 from postmortem.readers.text.records.record import Record, Row, Trust, Value
 from postmortem.readers.text.records.step_words import position
@@ -47,11 +48,12 @@ class Unnamed(Dialect):
         gaps = [b - a for a, b in pairwise(counts)]
         usual = max(set(gaps), key=gaps.count, default=0)
         others = [cell for line in lines if self._plain_row(line) is None for cell in re.split(r"[\s,|]+", line)]
-        decimals = sum("." in row[0] or "e" in row[0] for row in rows)
+        decimals = sum(re.search(r"[.a-zA-Z]", row[0]) is not None for row in rows)
         self.plain = (
             len(rows) >= max(_FEWEST, 0.9 * len(lines)) and usual > 0 and gaps.count(usual) >= 0.8 * len(gaps)
         ) and decimals > 0.9 * len(rows)
-        self.plain = self.plain and not any(position(cell) for cell in others)  # a header names the columns
+        is_header = any(position(cell) or role_of(cell) for cell in others)  # it names the columns
+        self.plain = self.plain and not is_header
         return self.plain or "grad_fn=" in sample
 
     def _plain_row(self, text: str) -> re.Match[str] | None:

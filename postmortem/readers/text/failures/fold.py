@@ -1,4 +1,4 @@
-"""What was seen in a log, and how it is folded into failures: the same failure may be printed by many ranks."""
+"""Occurrences of failures in a log, merged into failures: many ranks may print the same failure."""
 
 from __future__ import annotations
 

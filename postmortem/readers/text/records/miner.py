@@ -36,7 +36,10 @@ from postmortem.readers.text.records.tokens import (
     TIME_UNITS,
     TOKEN,
     TOKEN_CJK,
+    WORD_PAIRS,
     after_label,
+    apart,
+    end_of_several,
     number,
 )
 
@@ -46,11 +49,6 @@ _NARROW = {0xFF1A: ":", 0xFF0C: ",", 0xFF1D: "=", 0xFF08: "(", 0xFF09: ")", 0xFF
 _ORDINAL = re.compile(r"\s*+(?:个|個)?(?:(?P<epoch>轮|輪|エポック|[Ee]poch)|(?P<step>步|次迭代|ステップ|[Ss]tep))")
 _PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
 _GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
-_NEXT = re.compile(r"\s*+,|\s++[-+\d.]")
-_TO_BRACKET = re.compile(r"[^()\[\]]{0,1000}+[)\]]")
-_TIMES_SIGN = re.compile(r"(?: ?[x×] ?\d++)++")
-_WORDS = re.compile(r"""\b[A-Za-z_][\w.]{0,60}=(?:"[^"]{0,300}"|'[^']{0,300}'|[A-Za-z][\w./:@\-]{0,120})""")
-"""key=word pairs, as in logfmt."""
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
 _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward")
@@ -74,7 +72,6 @@ _NEW_RATE = re.compile(
     r"(?i)[.!;] (?:(?:the )?(?:current|new|now) )?(?:lr|learning[ _-]rate)(?: is(?: now)?)? ?[=:]? ?$"
 )
 """A clause with the learning rate, after a sentence that tells a change: ``Rate changed. Current lr = 0.0005``."""
-_RATE = re.compile(r"[A-Za-z]++/(?:s|sec)$")
 _NO_VALUE = re.compile(r"(?i)\bnon-?finite\b|\b(?:skipp?(?:ed|ing)|detected|encountered|found|invalid)\b")
 """Words of a message about a value that is not finite; the message is an event, no point of a metric."""
 
@@ -87,7 +84,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
     """
     if demand and _INERT.match(text):
         return None
-    return RowMiner(text[:LONGEST_ROW], start).mine(demand=demand)
+    return RowMiner(apart(text[:LONGEST_ROW]), start).mine(demand=demand)
 
 
 class RowMiner:
@@ -245,12 +242,16 @@ class RowMiner:
             raw, span, stop = labelled[1], labelled.span(1), labelled.end(1)
             record.once = True  # the digits of the label tell one tag from another
         unit = match["unit"].strip() if match.lastgroup == "unit" else ""
-        if unit and _RATE.match(unit) and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
+        if (
+            unit
+            and re.match(r"[A-Za-z]++/(?:s|sec)$", unit)
+            and (gap.rstrip().endswith("|") or named.name in TIME_UNITS)
+        ):
             # "| 55.5% MFU | 173580 tok/s", "step 12.6 ms  5227 img/s"
             named = replace(named, name=unit, strong=True, leftover=0)
         where = position_before(named.name, self.text, stop) or position_of_first(record, named, raw, self.text, stop)
         if where is None:
-            if role_of(named.name) is None and (several := _end_of_several(gap, raw, self.text, stop)):
+            if role_of(named.name) is None and (several := end_of_several(gap, raw, self.text, stop)):
                 self.covered += len(named.name)
                 self.leftover += named.leftover
                 self.end = several
@@ -339,8 +340,8 @@ class RowMiner:
 
     def _is_prose(self, placed: bool) -> bool:
         """Whether too little of the row's text names numbers."""
-        if placed and "=" in self.text:
-            words = _WORDS.finditer(self.text, self.start)
+        if placed and ("=" in self.text or "|" in self.text):
+            words = WORD_PAIRS.finditer(self.text, self.start)
             self.leftover -= sum(sum(map(str.isalpha, m[0])) for m in words)
         if placed:
             if 2 * self.covered >= self.leftover:
@@ -370,15 +371,6 @@ def _reversed(text: str, start: int) -> Record | None:
         return None
     values = [Value(pair["name"], number(pair["value"])) for pair in found]
     return Record(values, step=float(head[1]), level=Trust.STEP, once=True)
-
-
-def _end_of_several(gap: str, raw: str, text: str, stop: int) -> int:
-    """Where a list in brackets or a shape such as ``224 x 224`` ends whose first number ends at `stop`; else 0."""
-    if gap.rstrip()[-1:] in ("(", "[") and ("," in raw or _NEXT.match(text, stop)):
-        found = _TO_BRACKET.match(text, stop)
-        return found.end() if found else stop
-    found = _TIMES_SIGN.match(text, stop)
-    return found.end() if found else 0
 
 
 def _is_mean(named: Named, gap: str, before: Value) -> bool:

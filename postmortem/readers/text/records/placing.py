@@ -24,6 +24,7 @@ _EPOCH_AFTER = re.compile(r" [Ee]poch\b(?!\s{0,3}[:=#\[(]{0,2}\s{0,2}\d)")
 """After the number of an epoch: ``5/100 in 0 epoch``; what follows is no other number of it."""
 _PAIR = re.compile(r"\s*+,\s*+\d++\s*+\](?!\s*+[\],])")
 """What follows the epoch of ``[3, 100] loss: 1.2``; the row of a matrix is longer, or goes on with a comma."""
+_ENTRY = re.compile(r":\s++\d++,?\s*+$")
 _SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
@@ -105,6 +106,8 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     before, after = _BRACKETED.sub("", gap.strip()), text[match.end() : match.end() + 2]
     if before == "" and text[: match.start()].rstrip()[-1:].isdigit():
         return  # one of several numbers, as in a confusion matrix
+    if before == "" and _ENTRY.match(text, match.end()):
+        return  # "9: 40," of a dict in a configuration
     value, span = float(match["number"]), match.span("number")
     if before == "#" and match.start() < 12:
         record.step, record.level = value, Trust.STEP

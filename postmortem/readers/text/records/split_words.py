@@ -64,7 +64,7 @@ def give_splits(record: Record, splits: Sequence[tuple[int, str]]) -> None:
 
 def inherit_split(record: Record, text: str) -> None:
     """``train Loss: 0.8 Acc: 0.6``: a split word in front of the first name holds for the next ones too."""
-    split, seen, told = "", set(), False
+    split, base, seen, told = "", "", set(), False
     for i, value in enumerate(record.values):
         tag = value.tag
         if i and tag.lower() in HELD_OUT and role_of(before := record.values[i - 1].tag) == "loss":
@@ -74,8 +74,7 @@ def inherit_split(record: Record, text: str) -> None:
                 continue
         first, rest = tag.split(" ", 1) if " " in tag else ("", "")
         if rest and first.lower() in SPLITS:
-            split, told = first, role_of(tag) == "val_loss"
-            base = rest
+            split, base, told = first, rest, role_of(tag) == "val_loss"
         elif split and value.start >= 0 and role_of(tag) in _ROLES:
             between = text[max(0, value.start - len(tag) - 6) : value.start].replace(tag, "")
             # "Val NLL: 2.6; CE: 1.2": behind a loss of held-out data stands no loss of the training without a word

@@ -46,6 +46,19 @@ def _tokens(word: str) -> re.Pattern[str]:
 TOKEN, TOKEN_CJK = _tokens(r"\w"), _tokens("A-Za-z0-9_")
 """Numbers of a row. The second is for East Asian texts, whose words touch their numbers."""
 
+WORD_PAIRS = re.compile(
+    r"""\b[A-Za-z_][\w.]{0,60}(?:=(?:"[^"]{0,300}"|'[^']{0,300}'|[A-Za-z][\w./:@\-]{0,120})"""
+    r"""|: [A-Za-z][\w./@\-]{0,120}(?= ?\|))"""
+)
+"""key=word pairs, as in logfmt, and ``key: word |``."""
+_JOINED = re.compile(r"(?<![\w./\\])([Ee]poch|EPOCH|[Ii]ter(?:ation)?|[Ss]tep)[.\-](?=\d{1,12}(?:[\s:,|\])/]|$))")
+
+
+def apart(text: str) -> str:
+    """The text with a blank between a word and its number: ``Epoch.3 Train loss``, ``step-100:``. Nothing moves."""
+    return _JOINED.sub(r"\1 ", text) if "." in text or "-" in text else text
+
+
 _AFTER_LABEL = re.compile(rf"[ \t]{{1,8}}+(\d++\.\d++)(?![\w.])([ \t]{{1,8}}+\([ \t]{{0,8}}+{NUMBER}\))?")
 
 
@@ -57,6 +70,20 @@ def after_label(text: str, stop: int, label: str) -> re.Match[str] | None:
     """
     found = _AFTER_LABEL.match(text, stop)
     return found if found and (found[2] or label[0] == "0") else None
+
+
+_NEXT = re.compile(r"\s*+,|\s++[-+\d.]")
+_TO_BRACKET = re.compile(r"[^()\[\]]{0,1000}+[)\]]")
+_TIMES_SIGN = re.compile(r"(?: ?[x×] ?\d++)++")
+
+
+def end_of_several(gap: str, raw: str, text: str, stop: int) -> int:
+    """Where a list in brackets or a shape such as ``224 x 224`` ends whose first number ends at `stop`; else 0."""
+    if gap.rstrip()[-1:] in ("(", "[") and ("," in raw or _NEXT.match(text, stop)):
+        found = _TO_BRACKET.match(text, stop)
+        return found.end() if found else stop
+    found = _TIMES_SIGN.match(text, stop)
+    return found.end() if found else 0
 
 
 def number(text: str) -> float:

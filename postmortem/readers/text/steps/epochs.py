@@ -70,7 +70,7 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
     if not within.any():
         return step, exact
     step = step.copy()
-    kinds = family(rows)
+    kinds = _beyond_total(rows, family(rows), within)
     for kind in np.unique(kinds[within]):
         mine = np.flatnonzero(within & (kinds == kind))
         e, n, total = epoch[mine], step[mine].astype(np.float64), rows["total"][mine].astype(np.float64)
@@ -91,6 +91,20 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
         main = float(np.median(length))
         _evaluations(rows, epoch, held_out, step, exact, base, main, int(rows["dialect"][mine[0]]))
     return step, exact
+
+
+def _beyond_total(rows: StoredRows, kinds: NDArray[np.int64], within: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The kinds, states of a bar that ran beyond its total, which it no longer shows then, being of the same kind."""
+    bars = np.flatnonzero(within & (rows["flags"] & BAR > 0))
+    open_end = rows["total"][bars] <= 0
+    if not open_end.any() or open_end.all():
+        return kinds
+    known, beyond = bars[~open_end], bars[open_end]
+    if rows["step"][beyond].min() <= rows["total"][known].max():
+        return kinds
+    kinds = kinds.copy()
+    kinds[known] = np.where(np.isin(kinds[known] - 2, kinds[beyond]), kinds[known] - 2, kinds[known])
+    return kinds
 
 
 def _base(rows: StoredRows, epoch: NDArray[np.float64]) -> float:

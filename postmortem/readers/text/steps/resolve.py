@@ -125,7 +125,7 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
     """Steps that rows name; other rows have the last one named before."""
     step = at_row
     whole = whole_epochs(draft.epoch)
-    early = np.flatnonzero((step == NO_STEP) & whole)  # an evaluation before the first step
+    early = np.flatnonzero((step == NO_STEP) & whole & _scored(draft))  # an evaluation before the first step
     if len(early):
         step = step.copy()
         step[early] = draft.epoch[early].astype(np.int64)
@@ -134,6 +134,14 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
     draft.drop(_implausible(draft, exact, step, whole), Skip.OUTSIDE_LOOP)
     draft.set_apart(summaries(draft, exact), "summary")
     return Axis("step", step, at_row)
+
+
+def _scored(draft: Draft) -> NDArray[np.bool_]:
+    """Which rows print a loss or a score, or name their epoch themselves: a listing of settings does neither."""
+    scores = np.array([role_of(tag) in (*SCORES, "val_accuracy") for tag in draft.tags], bool)
+    printed = np.bincount(draft.cells.owner()[scores[draft.codes]], minlength=len(draft.rows)) > 0
+    own: NDArray[np.bool_] = printed | ~np.isnan(draft.rows["epoch"])
+    return own
 
 
 def _evaluated_first(draft: Draft, exact: NDArray[np.bool_], step: NDArray[np.int64]) -> NDArray[np.int64]:

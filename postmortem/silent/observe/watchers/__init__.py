@@ -1,4 +1,4 @@
-"""One file per thing that is observed: a subclass of `Watcher`, registered by ``@watcher``."""
+"""One file per observed subject: a subclass of `Watcher`, registered by ``@watcher``."""
 
 from __future__ import annotations
 

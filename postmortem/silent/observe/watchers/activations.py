@@ -1,4 +1,4 @@
-"""Activations, as the graph of a backward pass has them: units that are always 0, values at their bounds."""
+"""Activations in the graph of a backward pass: units that are always 0, values at their bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backward passes: from where, through which first operators, and which leaves they reach."""
+"""Backward passes: where they start, their first operators, and which leaves they reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations between looks: where the program switches gradients off, some of what follows is looked at."""
+"""Evaluations between observed steps: some of what runs while gradients are disabled is recorded."""
 
 from __future__ import annotations
 

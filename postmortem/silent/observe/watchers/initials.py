@@ -1,4 +1,4 @@
-"""Where parameters got what they have at the first step: by torch.nn.init, or a type by a conversion."""
+"""Where parameters got their initial values (torch.nn.init) and their dtype (a conversion)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs: what the outermost modules are given, and whether it is something else each time."""
+"""The inputs of the outermost modules, and whether they differ between calls."""
 
 from __future__ import annotations
 

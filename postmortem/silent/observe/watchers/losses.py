@@ -1,4 +1,4 @@
-"""Losses: what they are given, and whether it is what they expect."""
+"""Losses: their inputs, and whether these are what the loss expects."""
 
 from __future__ import annotations
 

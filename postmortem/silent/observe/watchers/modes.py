@@ -1,4 +1,4 @@
-"""Modes: modules that do something else in training than in evaluation, and who sets the mode."""
+"""Modules that behave differently in training and evaluation mode, and which line sets the mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules: which run, in which mode, whose they are, and whether what comes out of them can carry a gradient."""
+"""Modules: which run, in which mode, to which model they belong, and whether their outputs can carry a gradient."""
 
 from __future__ import annotations
 

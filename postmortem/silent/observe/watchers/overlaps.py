@@ -1,4 +1,4 @@
-"""Samples: how many of those of an evaluation were trained on."""
+"""Samples: how many samples of an evaluation were also used for training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices of a class: over which dimension of what a model gave, and what they are compared with."""
+"""Predicted classes: the dimension of the argmax over the model's output, and what they are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that train together: what each has, to be compared with the others."""
+"""Ranks that train together: the state of each, for comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to gradients between the backward pass and the step: clipping, and the scale of a GradScaler."""
+"""What happens to gradients between backward pass and step: clipping, and the scale of a GradScaler."""
 
 from __future__ import annotations
 

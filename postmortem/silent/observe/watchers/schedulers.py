@@ -1,4 +1,4 @@
-"""Schedulers of the learning rate: how they were made, and where they are stepped."""
+"""Learning rate schedulers: their arguments, and where they are stepped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmaxes: over which dimension."""
+"""Softmaxes: the dimension they are computed over."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from postmortem.readers.text.bulk.collect import Ordered
 from postmortem.readers.text.bulk.name_value_scan import NameValueScan
 from postmortem.readers.text.bulk.rows import Rows
 from postmortem.readers.text.lines.blocks import Lines
+from postmortem.readers.text.lines.own_texts import OwnTexts
 from postmortem.readers.text.records.step_words import POSITIONS
 from postmortem.readers.text.steps.row_store import NO_STEP, OTHERS, RowStore
 
@@ -30,7 +31,7 @@ def read(tmp_path, text: str) -> tuple[list[tuple[str, float]], list[int]]:
     store = RowStore()
     scan = NameValueScan(store, 0)
     for block in Lines(path):
-        rows = Rows(block)
+        rows = Rows(block, OwnTexts())
         out = Ordered(rows.line)
         for which in np.array_split(rows.filled, 2):
             if len(which):

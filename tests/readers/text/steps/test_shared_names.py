@@ -92,3 +92,56 @@ def test_several_numbers_without_names(tmp_path: Path, sign: str) -> None:
     found = series(tmp_path, "\n".join(rows) + "\n")
     assert found["unnamed number 1"] == [(i, pytest.approx(2 - i / 50)) for i in range(40)]
     assert len(found["unnamed number 2"]) == 40
+
+
+def test_a_number_joined_to_the_word_for_the_epoch(tmp_path: Path) -> None:
+    """``Epoch.3``; and what stands behind a loss of held-out data without a word of its own is of that data."""
+    rows = []
+    for e in range(12):
+        rows += [
+            f"2026-01-02 10:00:{e:02d},101 - trainer - INFO - ---Epoch.{e} Train Negative Log-Loss: {4 - e / 8}. ",
+            f"2026-01-02 10:00:{e:02d},102 - trainer - INFO - ---Epoch.{e} Val Negative Log-Loss: {5 - e / 8}; "
+            f"Cross-Entropy: {1.4 - e / 100:.2f}; MAPE: 6.1",
+        ]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    assert found["Train Negative Log-Loss"] == [(e, 4 - e / 8) for e in range(12)]
+    assert found["Val Negative Log-Loss"] == [(e, 5 - e / 8) for e in range(12)]
+    assert [step for step, _ in found["Val Cross-Entropy"]] == list(range(12))
+    assert "Cross-Entropy" not in found
+
+
+def test_frames_of_reinforcement_learning(tmp_path: Path) -> None:
+    """``T = 25000 / 1000000``, as Rainbow prints it, beside words that name the environment."""
+    rows = [
+        f"[2026-06-14T23:{i:02d}:37] T = {25000 * i} / 1000000 | env: size5_full_information_and_obstacles | "
+        f"Avg. reward: {i - 9}.5 | Avg. Q: -2.{i}"
+        for i in range(1, 20)
+    ]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    [reward] = [tag for tag in found if "reward" in tag]
+    assert found[reward] == [(25000 * i, i - 9 + (0.5 if i >= 9 else -0.5)) for i in range(1, 20)]
+
+
+def test_numbers_of_a_configuration_are_no_steps(tmp_path: Path) -> None:
+    """Entries of a dict, and the number of epochs in a listing: the settings near them are no points."""
+    rows = ["palette = dict({", *(f"    {i}: {40 - i}," for i in range(9)), "    9: 40", "})", "lr = 0.01"]
+    rows += ["settings", " * epoch: 15", " * lr: 0.001", " * decay: 0.1"]
+    rows += [f"Epoch [1][{n}/2901]  lr: 4.0e-04  loss: {9 - n / 100}" for n in (50, 100, 150, 200)]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    assert [step for step, _ in found["lr"]] == [50, 100, 150, 200]
+
+
+def test_a_bar_that_runs_beyond_its_total(tmp_path: Path) -> None:
+    """It shows no total then, and the epoch is as long as it ran."""
+    rows = []
+    for e in range(1, 6):
+        states = [
+            f"Epoch {e}:  10%|█  | {n}/14 [00:{n:02d}<01:00,  1.2s/it, loss={9 - e / 4 - n / 100:.2f}]"
+            for n in range(15)
+        ]
+        states += [f"Epoch {e}: {n}it [00:{n:02d},  1.2s/it, loss={9 - e / 4 - n / 100:.2f}]" for n in range(15, 20)]
+        rows.append("\r".join(states))
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    steps = [step for step, _ in found["loss"]]
+    assert steps == sorted(set(steps))
+    assert len(steps) >= 5 * 19
