@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from postmortem.reporters.shared.outline import Group
     from postmortem.reporters.text_page import Words
 
-_SCREEN = 50  # lines of a usual terminal window; a page of more runs than _EACH is made to fit
+_SCREEN = 40  # lines of a usual terminal window; a page of more runs than _EACH is made to fit
 _EACH = 10  # runs that failed or are suspect, each of which is told in full
 _DETAILED_GROUPS = 16  # a page with more causes shows no next steps
 _CURVES = (6, 24)  # columns of the curve in a row: at least, at most

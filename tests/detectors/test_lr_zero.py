@@ -32,5 +32,5 @@ def a_staircase_that_is_printed_with_too_few_decimals(base):
 
 @fires(LrZero, step=160)
 def a_staircase_that_ends_at_zero(base):
-    """The next level would be 1e-4, which the log could show."""
-    return base | {"lr": _stairs(1e-2, 1e-3, 0, 0, 0)}
+    """The next level would be 1.2e-4, which a log with five decimals shows."""
+    return base | {"lr": _stairs(1.234e-2, 1.23e-3, 0, 0, 0)}

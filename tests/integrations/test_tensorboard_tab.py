@@ -42,10 +42,14 @@ def environment(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(environment, tmp_path_factory):
     """The address of a TensorBoard over two sample runs."""
+    yield from _served(["-m", "tensorboard.main"], environment, tmp_path_factory)
+
+
+def _served(program, environment, tmp_path_factory):
     folder, said_to = tmp_path_factory.mktemp("logs"), tmp_path_factory.mktemp("said") / "tensorboard.txt"
     for name in ("nan-log-of-zero", "restart"):
         shutil.copytree(ROOT / "sample_runs" / name, folder / name, ignore=shutil.ignore_patterns("*.pt"))
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--port", "0", "--host", "127.0.0.1"]
+    command = [sys.executable, *program, "--logdir", folder, "--port", "0", "--host", "127.0.0.1"]
     with said_to.open("w") as said:
         process = subprocess.Popen(
             [*command, "--load_fast", "false"], env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
@@ -109,6 +113,28 @@ def test_tensorboard_lists_the_tab_and_its_other_tabs_work(server):
     assert listing["postmortem"]["tab_name"] == "Postmortem"
     with urllib.request.urlopen(f"{server}/data/runs", timeout=20) as answer:
         assert json.load(answer) == ["nan-log-of-zero", "restart"]
+
+
+BROKEN = """
+from postmortem.integrations.tensorboard import scanner
+from tensorboard.main import run_main
+
+def broken(self, *args, **options):
+    raise RuntimeError("broken while it answers")
+
+scanner.Scanner.want = scanner.Scanner.page = broken
+run_main()
+"""
+
+
+def test_an_error_in_an_answer_of_the_tab_leaves_tensorboard_running(environment, tmp_path_factory):
+    """A real TensorBoard whose tab raises at each request: that request fails, the others are answered as before."""
+    for address in _served(["-c", BROKEN], environment, tmp_path_factory):
+        for route in ("findings", "page", "findings"):
+            with pytest.raises((urllib.error.URLError, ConnectionError, OSError)):
+                urllib.request.urlopen(f"{address}/data/plugin/postmortem/{route}", timeout=20)
+            with urllib.request.urlopen(f"{address}/data/runs", timeout=20) as answer:
+                assert json.load(answer) == ["nan-log-of-zero", "restart"]
 
 
 def context(folder):
