@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
 
 _ROLES = (("loss", "val_loss"), ("grad_norm",), ("lr",), ("loss_scale",))
+_OF_A_HISTORY = ("grad_norm/", "update_norm/", ("step_time", "data_time", "seconds/"), ("memory_mb", "gpu_memory_mb"))
+"""Groups of columns of the history of `postmortem run`, by how they begin; it alone has seconds of the passes."""
 _LINES = 4  # series of one chart; more cannot be told apart
 _WHOLE = 360  # points of a series over the whole run
 _NEAR = 120  # points on each side of the root finding that are kept one by one
@@ -32,11 +34,31 @@ def drawing(run: Run, report: RunReport) -> Drawing:
     if root is not None and root.tag not in {s.tag for s in chosen}:
         chosen += [s for s in view.series if s.tag == root.tag and root.rank in (None, -1, s.rank)][:_LINES]
     chosen = chosen or sorted(view.series, key=len, reverse=True)[:1]
+    chosen += [s for s in _of_a_history(view) if not any(s is c for c in chosen)]
     onset = None if root is None else root.step
     return Drawing(
         curves=tuple(_curve(s, onset) for s in chosen if len(s)),
         restarts=tuple(sorted({restart.after for restart in view.restarts})),
     )
+
+
+def _of_a_history(view: View) -> list[Series]:
+    """Norms per layer, seconds and memory, as `postmortem run` measured them; of many layers the largest ones."""
+    if not any(s.tag.startswith("seconds/") for s in view.series):
+        return []
+    found: list[Series] = []
+    for beginnings in _OF_A_HISTORY:
+        group = [s for s in view.series if s.tag.startswith(beginnings)]
+        if isinstance(beginnings, str):
+            group = sorted(group, key=_largest, reverse=True)[:_LINES]
+        found += group[: _LINES + 2]
+    return found
+
+
+def _largest(series: Series) -> float:
+    """A value that is not finite counts as the largest."""
+    value = np.abs(series.value)
+    return float(np.max(np.where(np.isfinite(value), value, np.inf), initial=0.0))
 
 
 def _curve(series: Series, onset: int | None) -> Curve:

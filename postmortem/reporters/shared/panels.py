@@ -24,6 +24,13 @@ PANELS = {
     "loss_scale": "loss scale",
 }
 """Which series share a panel, by their role; a series of another role has a panel under its tag."""
+_HISTORY = (
+    ("grad_norm/", "gradients by layer"),
+    ("update_norm/", "updates by layer"),
+    (("step_time", "data_time", "seconds/"), "seconds per step"),
+    (("memory_mb", "gpu_memory_mb"), "memory (MB)"),
+)
+"""Which columns of the history of `postmortem run` share a panel, by how they begin."""
 _WIDTH, _LEFT, _RIGHT, _TOP, _HEIGHT, _GAP = 760, 76, 12, 30, 92, 22
 _COLORS = ("#4a7fd4", "#2a8a3e", "#a05ab5", "#c77d1e", "#4aa5a5", "#8a6d5a")
 _FAULT = "#d33"
@@ -33,7 +40,8 @@ _DECADES = 2.0  # of a panel whose values span more, the axis is logarithmic
 
 def panel_of(curve: Curve) -> str:
     """The name of the panel that a curve is drawn in."""
-    return PANELS.get(curve.role) or clean(curve.tag, 60)
+    named = PANELS.get(curve.role) or next((name for start, name in _HISTORY if curve.tag.startswith(start)), None)
+    return named or clean(curve.tag, 60)
 
 
 def panels(run: RunReport) -> str:

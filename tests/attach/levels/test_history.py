@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from postmortem import scan
 from postmortem.attach import driver
 from postmortem.attach.flags import Tick
 from postmortem.attach.levels.rows import Rows
@@ -18,6 +19,7 @@ from postmortem.attach.levels.watch import Levels
 from postmortem.attach.measure.later import Later
 from postmortem.checkpoints.histories import ask_level, clear, noted_watches
 from postmortem.core.view import View
+from postmortem.reporters.shared.panels import panel_of
 from postmortem.runs.assemble import read_runs
 from postmortem.runs.group import discover
 
@@ -82,6 +84,17 @@ def test_a_history_that_is_read_with_its_roles(project: Path, level: str) -> Non
             assert row["update_norm/layer.0"] == pytest.approx(0.01 * row["grad_norm/layer.0"], rel=1e-3)
             layers = [row["grad_norm/layer.0"], row["grad_norm/layer.2"]]
             assert row["grad_norm"] == pytest.approx(math.hypot(*layers), rel=1e-4)
+
+
+def test_the_page_draws_what_was_measured(project: Path) -> None:
+    """Norms by layer, seconds and memory have panels beside the loss; each of them is drawn once."""
+    history = project / "postmortem-report" / "history" / "a"
+    driver.watch([sys.executable, "train.py", "-1"], level="advanced", history=history)
+    (run,) = scan(project, draw=True).runs
+    assert run.drawing is not None
+    names = {panel_of(curve) for curve in run.drawing.curves}
+    assert {"loss", "gradients by layer", "updates by layer", "seconds per step", "memory (MB)"} <= names
+    assert len({(c.tag, c.rank) for c in run.drawing.curves}) == len(run.drawing.curves)
 
 
 def test_levels_change_nothing(project: Path) -> None:
