@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-_ROW = re.compile(r"\s*\|\s*([^|]{1,200}?)\s*\|\s*([^|]{0,2000}?)\s*\|\s*")
 _RULE = re.compile(r"[\s:|-]+")
 _LONGEST = 1 << 20
 """Characters; a longer text is a dump of something else."""
@@ -29,10 +28,10 @@ def settings_in(text: str) -> dict[str, Any]:
     lines = text.splitlines()
     if len(lines) < 3 or not _RULE.fullmatch(lines[1]) or "|" not in lines[1]:
         return {}
-    rows = [_ROW.fullmatch(line) for line in lines if line.strip()]
-    if not all(rows):
+    rows = [[cell.strip() for cell in line.strip().split("|")] for line in lines if line.strip()]
+    if not all(len(row) == 4 and row[0] == row[3] == "" and row[1] for row in rows):
         return {}
-    return {row[1]: _plain(row[2]) for row in rows[2:] if row is not None}
+    return {name: _plain(value) for _, name, value, _ in rows[2:]}
 
 
 def _plain(cell: str) -> Any:
