@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 FORWARD = (
-    "look for sqrt, norm, pow, log or division at or near zero in the loss or a custom layer, and add an eps inside"
+    "look for sqrt, norm, pow, log or division at or near zero in the loss or a custom layer, and add an eps inside; "
+    "or for a mean or a softmax over nothing, such as an empty mask"
 )
 _BACKWARD = (
     "look for a function whose derivative is infinite although its value is finite: "

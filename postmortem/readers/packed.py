@@ -79,16 +79,16 @@ class PackedTable:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
-        """A compressed file whose text a reader of tables takes; or nothing that can be unpacked, which is reported."""
+        """A compressed file whose text a reader of tables takes; or one that is damaged, which is reported."""
         if not is_packed_table(path.name) or (codec := _usable(path.name, head)) is None:
             return False
         beginning = _beginning(codec, path, head)
         if beginning is None:
             return True
-        if len(beginning) == _HEAD and _unpacked_name(path).lower().endswith(".json"):
-            with _unpacked(path, _LONGEST_DOCUMENT) as (text, _):
-                return _table_reader(text, beginning) is not None
-        return _table_reader(path.with_name(_unpacked_name(path)), beginning) is not None
+        if _table_reader(path.with_name(_unpacked_name(path)), beginning) is not None:
+            return True
+        with _unpacked(path, _LONGEST_DOCUMENT) as (text, what):  # a JSON document is known by all of it
+            return _table_reader(text, beginning) is not None or what.startswith(("truncated", "damaged"))
 
     @staticmethod
     def read(path: Path) -> Reading:

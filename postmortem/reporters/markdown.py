@@ -117,7 +117,7 @@ def _run(run: RunReport) -> list[str]:
             (code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr"))
             for a in run.around
         ]
-        lines += ["", *_table(("", "before", "at onset", "curve"), rows)]
+        lines += ["", *_table(("", "before", "at onset" if run.findings else "last", "curve"), rows)]
     lines += _findings(run)
     if diagnosis:
         lines += _list("Evidence for", diagnosis.evidence_for)

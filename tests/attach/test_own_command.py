@@ -235,7 +235,7 @@ def test_options_of_a_recipe_are_not_for_a_command(project: Path, postmortem) ->
     """The command itself decides which checkpoint and which device."""
     called = postmortem("replay", "run", "--checkpoint", "run/ckpt_5.pt", "--", sys.executable, "train.py")
     assert (called.code, called.out) == (2, "")
-    assert "--checkpoint is for a replay with a recipe" in called.err
+    assert "--checkpoint applies only to a replay with a recipe" in called.err
 
 
 @pytest.mark.parametrize("on_fault", ["stop", "skip"])

@@ -22,7 +22,9 @@ def test_a_culprit_is_strict_json_with_all_its_fields():
     assert list(value) == [f.name for f in fields(Culprit)]
     assert value["tensor"] == {"output": {"max": "inf", "min": "nan"}}
     assert value["samples"] == [1, 2]
-    assert value["fixes"] == [{"name": "eps", "cured": True, "how": "kept away", "loss": None, "far_from": None}]
+    assert value["fixes"] == [
+        {"name": "eps", "cured": True, "how": "kept away", "loss": None, "far_from": None, "before": None}
+    ]
 
 
 def test_the_answer_of_a_replay_is_the_documented_object():

@@ -172,6 +172,14 @@ def test_a_compressed_table_is_read_like_the_table(tmp_path: Path, name: str, en
     assert run.sources[0].files == (str(tmp_path / f"{name}.{ending}"),)
 
 
+@pytest.mark.parametrize("at", range(30, 70))
+def test_a_table_that_is_cut_in_its_header_line_is_said(at: int, tmp_path: Path) -> None:
+    """What is left of the first line is no table."""
+    (tmp_path / "metrics.csv.gz").write_bytes(PACKED["gz"](TABLES["metrics.csv"].encode())[:at])
+    problems = postmortem.load(tmp_path).problems
+    assert [p.what for p in problems if "truncated" in p.what]
+
+
 @pytest.mark.parametrize("ending", PACKED)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())

@@ -212,7 +212,7 @@ def test_sarif_paths_are_uris(one_failed):
 class Page(HTMLParser):
     """Checks that tags are closed in order and remembers which there are."""
 
-    VOID = ("meta", "br", "rect", "circle", "polyline")
+    VOID = ("meta", "br", "wbr", "rect", "circle", "polyline")
     CDATA_CONTENT_ELEMENTS = ("script", "style")
 
     def __init__(self, text: str) -> None:

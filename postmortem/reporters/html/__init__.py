@@ -154,7 +154,8 @@ _COLUMNS = (
     _Column("verdict", lambda _, run: verdict_tag(run.verdict)),
     _Column("run", lambda i, run: f'<a href="#run-{i}">{escaped(run.name, 80)}</a>'),
     _Column("finding", lambda _, run: _finding(run)),
-    _Column("cause", lambda _, run: escaped(_culprit(run) or _group_of(run), 80)),
+    # a narrow column breaks "train.py:33" after the colon, not between the digits
+    _Column("cause", lambda _, run: escaped(_culprit(run) or _group_of(run), 80).replace(":", ":<wbr>")),
     _Column("step", lambda _, run: _step(onset(run) if _bad(run) else None), "n"),
     _Column("last step", lambda _, run: _step(run.last_step), "n wide"),
 )

@@ -166,7 +166,7 @@ def run_html(run: RunReport, head: str = "", chart: str = "") -> str:
     else:
         parts.append(_claim(run))
     parts += [_facts(run), _next(run)]
-    parts += [chart, _values(run.around, curves=not chart)]
+    parts += [chart, _values(run.around, curves=not chart, onset=bool(run.findings))]
     parts.append(f'<section class="culprit">{proof_html(run)}</section>' if leads(run) else culprit_html(run))
     parts.append(items("Findings", [_fold(fold, run) for fold in folded(run)]))
     parts.append(_evidence_of(run))
@@ -265,8 +265,8 @@ def _excerpts(run: RunReport) -> list[str]:
     return shown
 
 
-def _values(around: Sequence[Around], *, curves: bool) -> str:
-    """The values before and at the root finding, in the notebook with a small curve each."""
+def _values(around: Sequence[Around], *, curves: bool, onset: bool) -> str:
+    """The values before and at the root finding, or the last ones, in the notebook with a small curve each."""
     if not around:
         return ""
     rows = "".join(
@@ -275,8 +275,9 @@ def _values(around: Sequence[Around], *, curves: bool) -> str:
         f"{f'<td>{curve(a)}</td>' if curves else ''}</tr>\n"
         for a in around
     )
-    last = "<th>curve</th>" if curves else ""
-    return f'<table class="values"><tr><th></th><th>before</th><th>at onset</th>{last}</tr>\n{rows}</table>'
+    heads = ("", "before", "at onset" if onset else "last", *(["curve"] if curves else []))
+    first = "".join(f"<th>{head}</th>" for head in heads)
+    return f'<table class="values"><tr>{first}</tr>\n{rows}</table>'
 
 
 def _step(step: int | None) -> str:
