@@ -167,7 +167,7 @@ def test_commands_can_be_copied(page):
     button = page.locator(".cmd button").first
     command = page.locator(".cmd pre").first.inner_text()
     button.click()
-    assert button.inner_text() == "copied"
+    until(page, lambda: button.inner_text() == "copied")
     assert page.evaluate("navigator.clipboard.readText()") == command
 
 
