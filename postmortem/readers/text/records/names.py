@@ -137,7 +137,7 @@ def letters(text: str) -> int:
 
 
 def is_label(gap: str) -> bool:
-    """Whether the number after a ``#`` names a thing, ``output #0: accuracy``, and is no position, ``Epoch #0: loss``."""
+    """Whether the number after a ``#`` names a thing, ``output #0: accuracy``, and is no position, ``Epoch #0:``."""
     words = gap[:-1].split()
     return bool(words) and letters(gap) > 0 and position(words[-1]) is None
 

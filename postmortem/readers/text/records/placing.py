@@ -65,7 +65,7 @@ def place_fraction(record: Record, where: tuple[str, Trust], match: re.Match[str
 
 
 def of_the_best(record: Record, gap: str) -> bool:
-    """Whether a position after `gap` is where the best value was, not where the training is: ``Best F1: 0.9 at epoch 3``."""
+    """Whether a position after `gap` is where the best value was: ``Best F1: 0.9 at epoch 3``."""
     return bool(record.values and _BEST.search(record.values[-1].tag) and _WHERE_BEST.match(gap))
 
 
