@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -318,3 +319,32 @@ def test_metric_and_value(tmp_path: Path) -> None:
     reading = read(tmp_path / "log.jsonl", rows)
     assert column(reading, "loss") == [(s, 2.0 - s) for s in range(5)]
     assert column(reading, "lr") == [(s, 0.1) for s in range(5)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 5), st.booleans())
+def test_rows_with_epoch_and_iteration_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, random: Random, epochs: int, from_zero: bool
+) -> None:
+    """Shuffled rows of mmdetection have the steps and the order of the same rows in order; a repeated row does not."""
+    rows = [
+        {"mode": "train", "epoch": epoch, "iter": i * 10 - from_zero, "loss": epoch + i / 10}
+        for epoch in range(1, epochs + 1)
+        for i in range(1, 8)
+    ]
+    rows += [{"mode": "val", "epoch": epoch, "iter": 70, "mAP": epoch / 10} for epoch in range(1, epochs + 1)]
+    in_order = sorted(rows, key=lambda r: (r["epoch"], r["mode"]))
+    random.shuffle(rows)
+    found = []
+    for order in (in_order, rows):
+        path = tmp_path_factory.mktemp("log") / "x.log.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in order))
+        points = JsonLines.read(path).points
+        found.append(
+            {
+                tag: [(s, v) for s, v, c in zip(points.step, points.value, points.code, strict=True) if c == i]
+                for i, tag in enumerate(points.tags)
+            }
+        )
+    assert found[0]["loss"] == found[1]["loss"]
+    assert found[0]["val/mAP"] == found[1]["val/mAP"]
