@@ -120,7 +120,8 @@ def scan(
 ) -> int:
     """Find all runs below PATHS (default: the current folder) and report what happened to each, worst first.
 
-    A path may be a URL (s3://…, gs://…, https://…; extra [remote]): what readers use there is copied first.
+    A path may be a URL (s3://…, gs://…, https://…; extra [remote]) or a run in W&B's cloud (wandb://ENTITY/PROJECT/RUN;
+    extra [wandb]): what readers use there is copied first.
     """
     render = REPORTERS[format_]
     refuse_to_replace_a_log(output, paths or _HERE)

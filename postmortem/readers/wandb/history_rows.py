@@ -64,7 +64,8 @@ class History:
     def finish(self, declared_steps: Mapping[str, str]) -> None:
         """Turns the rows into the points of the reading, on the best step axis available.
 
-        `declared_steps` are the columns that `define_metric` declared as the step of the tags that match a pattern.
+        `declared_steps` are the columns that `define_metric` declared as the step of a tag, or of the tags
+        that match a pattern.
         """
         own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own row counter, _step")
         # that of all tags first; one for some tags counts where most rows have it, an epoch only for all tags

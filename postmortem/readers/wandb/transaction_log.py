@@ -41,7 +41,7 @@ _CLASSES = messages(
     message Item { bytes key = 1; repeated bytes nested_key = 2; bool boolean = 4; sint64 integer = 5;
                    double number = 6; bytes text = 7; bytes json = 8; bytes value_json = 16; }
     message Output { int32 output_type = 1; bytes line = 3; }
-    message Metric { bytes glob_name = 2; bytes step_metric = 4; }
+    message Metric { bytes name = 1; bytes glob_name = 2; bytes step_metric = 4; }
     message Run { bytes run_id = 1; bytes project = 3; Items config = 4; Items summary = 5; bytes display_name = 8;
                   bytes host = 13; Timestamp start_time = 17; }
     message Timestamp { int64 seconds = 1; int32 nanos = 2; }
@@ -75,7 +75,7 @@ class TransactionLog:
         self.rows: list[bytes] = []
         self.updates: list[bytes] = []
         self.declared_steps: dict[str, str] = {}
-        """The column that `define_metric` declared as the step of the tags that match a pattern."""
+        """The column that `define_metric` declared as the step of a tag, or of those that match a pattern."""
 
     def read(self) -> Reading:
         data = self.path.read_bytes()
@@ -196,8 +196,8 @@ class TransactionLog:
                 self.run(content)
             elif name == "exit":
                 self.exit_code = content.exit_code
-            elif name == "metric" and content.glob_name and content.step_metric:
-                self.declared_steps[_text(content.glob_name)] = _text(content.step_metric)
+            elif name == "metric" and content.step_metric:
+                self.declared_steps[_text(content.glob_name or content.name)] = _text(content.step_metric)
             elif name == "environment":
                 slurm = {_text(entry.key).lower().removeprefix("slurm_"): _text(entry.value) for entry in content.slurm}
                 self.reading.facts |= {"job_id": slurm["job_id"]} if "job_id" in slurm else {}
