@@ -16,13 +16,14 @@ from postmortem.judging import comparison
 from postmortem.judging.drawing import drawing
 from postmortem.judging.inspected import judge_inspected
 from postmortem.registries import OF_A_SCAN, registries
-from postmortem.runs import cache, workers
+from postmortem.runs import cache, executors, workers
 from postmortem.runs.each import read
 from postmortem.runs.excerpts import excerpts
 from postmortem.runs.locate import located
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor
 
     from postmortem.core.report import RunReport
     from postmortem.detectors import Detector
@@ -88,9 +89,19 @@ def reports_of(
     examiner: Examiner,
     jobs: int | None,
     progress: Callable[[int, int, str], None] | None,
+    executor: Executor | None = None,
 ) -> Iterator[RunReport]:
-    """The reports of these runs, in their order; `jobs` processes, None: as many as they are worth."""
+    """The reports of these runs, in their order: by `executor`, or in `jobs` processes (None: as many as pay off)."""
     told = progress or _silent
+    if executor is not None:
+        results: dict[int, list[RunReport]] = {}
+        for index, reports in executors.results_of(executor, examiner, found):
+            results[index] = reports
+            told(len(results), len(found), found[index].name)
+        for index in range(len(found)):
+            yield from results[index]
+        told(len(found), len(found), "")
+        return
     jobs = 1 if examiner.replay_failed else workers.worthwhile(found) if jobs is None else jobs
     if min(jobs, len(found)) > 1:
         yield from _in_processes(found, examiner, jobs, told)

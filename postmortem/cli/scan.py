@@ -76,6 +76,11 @@ _jobs = click.option(
     metavar="N",
     help="Number of processes.  [default: depends on the size of the runs; at most one per core]",
 )
+_executor = click.option(
+    "--executor",
+    metavar="ADDRESS",
+    help="Read and judge the runs on an existing Dask cluster, dask://HOST:PORT, whose workers see the same files.",
+)
 
 
 @click.command(context_settings=CONTEXT)
@@ -102,6 +107,7 @@ _jobs = click.option(
 @_replay
 @_no_cache
 @_jobs
+@_executor
 @click.option(
     "--baseline",
     type=SOURCE,
@@ -160,6 +166,7 @@ def scan(
 @_replay
 @_no_cache
 @_jobs
+@_executor
 @click.option("--overlay", is_flag=True, help="Also plot the curves of all runs in the same charts, to compare them.")
 @click.option(
     "--redact",
@@ -210,7 +217,7 @@ def _config(
 
 def _how(options: Mapping[str, Any]) -> dict[str, Any]:
     """What `_scanned` gets of the options of a command."""
-    return {name: options[name] for name in ("checkpoints", "replay", "no_cache", "jobs")}
+    return {name: options[name] for name in ("checkpoints", "replay", "no_cache", "jobs", "executor")}
 
 
 def _scanned(
@@ -221,6 +228,7 @@ def _scanned(
     replay: bool,
     no_cache: bool,
     jobs: int | None,
+    executor: str | None,
     baseline: Path | None = None,
     draw: bool = False,
     locate: bool = False,
@@ -244,6 +252,7 @@ def _scanned(
                 draw=draw,
                 locate=locate,
                 jobs=jobs,
+                executor=executor,
                 progress=shown.runs if shown else None,
             )
     finally:
