@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,6 @@ from postmortem.registries import broken_plugins as broken_plugins
 from postmortem.registries import registries as registries
 from postmortem.runs.config import config_for_replay
 from postmortem.runs.each import read
-from postmortem.runs.executors import executor_at
 from postmortem.runs.frames import is_frame, runs_of
 from postmortem.runs.group import discover
 from postmortem.runs.load import load_run
@@ -145,8 +143,6 @@ def scan(
     >>> report.runs[0].verdict, report.runs[0].findings[0].name
     ('failed', 'nan-onset')
     """
-    if executor is not None and replay_failed:
-        raise UsageError("failed steps are replayed on this machine: leave out executor, or replay_failed")
     config = config or Config()
     detectors = chosen_detectors(config)
     runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles) if is_frame(paths) else []
@@ -164,8 +160,7 @@ def scan(
         locate=locate,
     )
     reports = [examiner.report(run) for run in runs]
-    with executor_at(executor) if isinstance(executor, str) else nullcontext(executor) as elsewhere:
-        reports += reports_of(found, examiner, jobs, progress, elsewhere)
+    reports += reports_of(found, examiner, jobs, progress, executor)
     if copies:
         reports = [_of_url(report, copies) for report in reports]
     tell_apart(reports)

@@ -14,6 +14,7 @@ MOST_VALUES = 100_000
 MOST_BITS = 4096
 """Of a whole number: Python refuses to print one with more than 4300 digits. A longer one stays text."""
 
+_TOO_DEEP = f"is not read as a configuration: nested more than {MOST_LEVELS} levels deep"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = {_TAG + kind for kind in ("null", "bool", "int", "float")}
@@ -31,6 +32,8 @@ def from_yaml(data: bytes) -> tuple[Any, Losses]:
         document = _PlainYaml()
         found = None if node is None else document.value(node, ())
     except yaml.YAMLError as error:
+        if "nesting depth" in str(error):  # the parser's own limit, met before ours
+            raise NotUnderstood(_TOO_DEEP) from error
         raise NotUnderstood(f"is not YAML: {' '.join(str(error).split())}") from error
     except _NoPlainData as error:
         tagged = "a Python object, not plain data" if error.tag is None else f"an unknown tag ({error.tag})"
@@ -44,7 +47,7 @@ def _check_size(data: bytes) -> None:
     for count, event in enumerate(yaml.parse(data, Loader=_LOADER)):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if level > MOST_LEVELS:
-            raise NotUnderstood(f"is not read as a configuration: nested more than {MOST_LEVELS} levels deep")
+            raise NotUnderstood(_TOO_DEEP)
         if count > 2 * MOST_VALUES:  # a key and its value
             raise NotUnderstood(f"is not read as a configuration: more than {MOST_VALUES} values")
 
@@ -82,7 +85,7 @@ class _PlainYaml:
         if self.values > MOST_VALUES:
             raise NotUnderstood(f"is not read as a configuration: more than {MOST_VALUES} values")
         if len(where) > MOST_LEVELS:
-            raise NotUnderstood(f"is not read as a configuration: nested more than {MOST_LEVELS} levels deep")
+            raise NotUnderstood(_TOO_DEEP)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
