@@ -164,7 +164,7 @@ def scan(
 @click.option(
     "--redact",
     is_flag=True,
-    help="Leave out user and host names, absolute paths and the options of commands.",
+    help="Leave out user and host names, paths, addresses, settings and the options of commands.",
 )
 def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, **options: Any) -> int:
     """Write a self-contained HTML report of the runs below PATHS (default: the current folder); it needs no network.
