@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +19,7 @@ from postmortem.runs.wandb_cloud import _declared_steps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.importorskip("wandb")
+wandb = pytest.importorskip("wandb")
 
 ROWS = 2_500
 """More than a page of the SDK."""
@@ -124,6 +125,8 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
     for name, value in (("BASE_URL", server.url), ("API_KEY", "a" * 40), ("SILENT", "true"), ("ERROR_REPORTING", "0")):
         monkeypatch.setenv(f"WANDB_{name}", value)
     yield server
+    wandb.teardown()
+    os.environ.pop("WANDB_SERVICE", None)  # programs of other tests would use this one's
     server.shutdown()
     server.server_close()
 
