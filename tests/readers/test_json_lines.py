@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -337,3 +338,32 @@ def test_the_step_of_two_processes_that_write_the_same_rows(tmp_path):
     assert run.step_axis == "step"
     assert (len(loss), loss.step.min(), loss.step.max()) == (180, 10, 900)
     assert not [f for f in postmortem.scan(tmp_path).runs[0].findings if f.name == "silent-death"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 5), st.booleans())
+def test_rows_with_epoch_and_iteration_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, random: Random, epochs: int, from_zero: bool
+) -> None:
+    """Shuffled rows of mmdetection have the steps and the order of the same rows in order; a repeated row does not."""
+    rows = [
+        {"mode": "train", "epoch": epoch, "iter": i * 10 - from_zero, "loss": epoch + i / 10}
+        for epoch in range(1, epochs + 1)
+        for i in range(1, 8)
+    ]
+    rows += [{"mode": "val", "epoch": epoch, "iter": 70, "mAP": epoch / 10} for epoch in range(1, epochs + 1)]
+    in_order = sorted(rows, key=lambda r: (r["epoch"], r["mode"]))
+    random.shuffle(rows)
+    found = []
+    for order in (in_order, rows):
+        path = tmp_path_factory.mktemp("log") / "x.log.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in order))
+        points = JsonLines.read(path).points
+        found.append(
+            {
+                tag: [(s, v) for s, v, c in zip(points.step, points.value, points.code, strict=True) if c == i]
+                for i, tag in enumerate(points.tags)
+            }
+        )
+    assert found[0]["loss"] == found[1]["loss"]
+    assert found[0]["val/mAP"] == found[1]["val/mAP"]
