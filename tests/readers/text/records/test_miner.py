@@ -290,3 +290,14 @@ def test_a_name_and_a_number_that_fill_a_cell() -> None:
 )
 def test_the_summary_of_a_scheduler_and_the_log_of_a_logger_hold_no_metrics(row: str) -> None:
     assert mine(row) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "engine/trainer: task=detect, mode=train, model=m.pt, epochs=100, patience=50, batch=16, iou=0.7, lr0=0.01",
+        "semantic_segmentation INFO: Namespace(model='deeplab', workers=8, lr=0.02, local_rank=0, val_epoch=1)",
+    ],
+)
+def test_settings_behind_the_name_of_a_logger_are_no_metrics(row: str) -> None:
+    assert mine(row) is None
