@@ -149,7 +149,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
         (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
         ("accuracy", "a score that is to rise",
-         r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
+         r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*"
+         r"|(?<!kernel )(?<!feature )(?<!attention )[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
          r"|psnr|ssim|(?<!error )r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
          r"|(hr|[rp]\d?)@\d+|(txt|img|\w{1,4}2\w{1,4})[ /]r\d+"
          r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy"

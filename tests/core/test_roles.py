@@ -137,7 +137,7 @@ _LISTS = {
         grad_clip | gradient_clip_val | clip_grad_norm | grad_norm_clip | grad_norm_threshold | grad_clip_norm |
         grad_norm_clipped | clipped_grad_norm | grad_norm_weight | grad_norm_coef | param_norm | weight_norm |
         update_norm | weights/total_norm | param/total_norm | params_global_norm | embedding/global_norm |
-        latent_norm | feature_norm | norm | layer_norm | batch_norm | grad_accum | grad_acc_steps |
+        latent_norm | d_kernel_map | feature_map | feature_norm | norm | layer_norm | batch_norm | grad_accum | grad_acc_steps |
         gradient_accumulation_steps | acc_steps | accumulate | lr_decay | lr_gamma | lr_warmup | lr_factor |
         lr_mult | lr_patience | lr_schedule | lr_steps | memory_size | memory_capacity | memory_bank |
         reward_weight | best_score | best_metric | best_epoch | best_step | log_likelihood | loglik |

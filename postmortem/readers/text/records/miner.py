@@ -43,6 +43,7 @@ from postmortem.readers.text.records.tokens import (
     apart,
     end_of_several,
     number,
+    rate_of,
 )
 
 _CJK = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af\uff00-\uff60]")
@@ -192,7 +193,10 @@ class RowMiner:
             record.once = True
             record.values.append(Value(named.name, float(percent[1]) if percent else share))
         elif record.n is None and (named is None or _is_split(named)):
-            record.n, record.total = n, total = parts(match)
+            n, total = parts(match)
+            if total is not None and n > total:
+                return  # "77/72 = 1.07" is a quotient
+            record.n, record.total = n, total
             record.at["n"], record.at["total"] = match.span("a"), match.span("b")
             in_brackets = "[" in text[max(0, match.start() - 8) : match.start()]
             record.samples = percent is not None and (total or 0) > 5000 and in_brackets
@@ -211,7 +215,13 @@ class RowMiner:
         return followed or role_of(named.name) is None
 
     def _unnamed(self, match: re.Match[str], gap: str) -> None:
-        """A number without a name: a position at the start of a row, or nothing."""
+        """A number without a name: a position at the start of a row, a rate that its unit names, or nothing."""
+        if gap.strip() == "|" and self.record.values and (rate := rate_of(match, self.text)) is not None:
+            name, factor, self.end = rate
+            span = match.span("number") if factor == 1 else (-1, -1)
+            self.record.values.append(Value(name, number(match["number"]) * factor, *span))
+            self.covered += len(name)
+            return
         if end := place_before_word(self.record, match, self.text, gap):
             self.covered += len("epoch")
             self.end = end
