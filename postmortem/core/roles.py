@@ -165,6 +165,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("loss", "the formula of a loss, smooth L1", r"(^|[ /])smooth ?l1$"),
         ("loss", "a part of a loss as BasicSR names them: l_pix, l_g_percep",
          r"(^|/)l (g )?(pix\w*|percep\w*|style|total|charb\w*|edge|fft|ssim)$"),
+        ("loss", "what CycleGAN and pix2pix print of their losses; D_real may also be what a discriminator says",
+         r"(^|/)([dg] [ab]|(cycle|idt) [ab]|g (gan|l1|vgg|gan feat))$"),
         ("loss", "the total of an objective", r"(^|/)(obj|objective|costs?|criterion)/(total|sum|overall)$"),
         ("loss", "bits that the model needs", r"(^|[ /])(bpc|bpb|bpd|bits per (byte|char\w*|dim\w*|token|word))$"),
         ("val_loss", "the loss of the test set, as llm.c prints it", r"(^|/)tel$"),
