@@ -18,6 +18,17 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInput:
+    """What the first layer with parameters of its own got, in a model that was given numbers, in some steps. sizes: the
+    smallest and the largest root mean square of the columns of a table; else that of all elements."""
+
+    root: int
+    step: int
+    type: str
+    sizes: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Updated:
     """What an optimizer's step changed, in some steps; by parameter, over some of its elements.
 

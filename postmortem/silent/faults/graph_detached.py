@@ -30,8 +30,8 @@ class GraphDetached(BaseFault):
     How it is found: an optimizer steps with parameters that require gradients and whose modules run in these steps, but
     no backward pass reaches them.
 
-    Not blamed: modules whose parameters are in no optimizer that steps (a target network); modules that do not run;
-    modules in which some parameters get a gradient.
+    Not blamed: modules whose parameters are in no optimizer that steps (a target network); parameters that the program
+    changes itself (an average of others); modules that do not run; modules in which some parameters get a gradient.
 
     What to do: pass the tensor on without detaching it; if only a copy for logging is needed, detach the copy.
 
@@ -52,6 +52,7 @@ class GraphDetached(BaseFault):
                 continue  # nothing of it is reached: that is the order of the step, or another fault
             frozen = look.frozen
             cut = [p for p in held if p not in look.reached and p not in frozen and p in look.owners]
+            cut = [p for p in cut if not look.moved.get(p)]  # an average that the program updates itself
             for parameters in _by_call(look, cut).values():
                 ran = _outermost(look, parameters)
                 if ran is None:
