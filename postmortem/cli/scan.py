@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from postmortem.reporters import Render
 
 _paths = click.argument("paths", nargs=-1, type=SOURCE)
+_OF_A_REPLAY = ("fixes", "stages of a replay")
 _HERE = (Path("."),)
 _MOST_TOLD = 10
 _WITH_PLACES = ("sarif", "github", "junit")  # formats that attach findings to a line of a file
@@ -224,8 +225,6 @@ def _scanned(
     draw: bool = False,
     locate: bool = False,
 ) -> Report:
-    if replay:
-        warn_of_broken_plugins()
     shown = shown_progress()
     try:
         with (
@@ -246,8 +245,8 @@ def _scanned(
                 progress=shown.runs if shown else None,
             )
     finally:
-        if not replay:  # the dialects of text logs are imported only where there is one
-            warn_of_broken_plugins(*api.OF_A_SCAN, used=True)
+        # of what was used: the dialects of text logs are imported only where there is one
+        warn_of_broken_plugins(*api.OF_A_SCAN, *(_OF_A_REPLAY if replay else ()), used=True)
     _tell_not_replayed(report)
     return report
 
