@@ -112,16 +112,17 @@ class Scaling:
 class Activated:
     """A relu, tanh or sigmoid in the graph of a backward pass, in some steps.
 
-    flat: share of the units of a relu that are 0 for every sample; share of the values of the others within 1 % of
-    their bounds. parameters: of the layer whose output it gets. gain: of that layer, root mean square of its weights
-    times the root of the number of inputs. inputs: root mean square of what the layer got, if known. hidden: another
-    layer comes between it and the loss.
+    flat: share of the units of a relu that are 0 for every sample; still: that were so in the last looks as well. Of
+    the others, share of the values within 1 % of their bounds. parameters: of the layer whose output it gets. gain: of
+    that layer, root mean square of its weights times the root of the number of inputs. inputs: root mean square of what
+    the layer got, if known. hidden: another layer comes between it and the loss.
     """
 
     step: int
     function: str
     width: int
     flat: float
+    still: float
     parameters: tuple[int, ...]
     gain: float
     inputs: float | None

@@ -55,7 +55,7 @@ class GraphDetached(BaseFault):
             cut = [p for p in cut if not look.moved.get(p)]  # an average that the program updates itself
             for parameters in _by_call(look, cut).values():
                 ran = _outermost(look, parameters)
-                if ran is None:
+                if ran is None or (not look.ended and _sometimes(ran)):
                     continue
                 names = [look.name(p) for p in parameters]
                 dead = "" if ran.connected else "; its output requires no gradient"
@@ -98,6 +98,11 @@ def _outermost(look: Look, parameters: list[int]) -> ModuleRan | None:
     wanted = {outer.module} if outer is not None else modules
     ways = [ran for ran in look.of(ModuleRan) if ran.module in wanted and ran.stack]
     return next((r for r in ways if r.training), ways[0] if ways else None)
+
+
+def _sometimes(ran: ModuleRan) -> bool:
+    """Whether a condition decides that a module runs in this way: it may run in another one later."""
+    return any(source(place.file).around(place.line, ast.If, ast.IfExp) for place in ran.stack[:2])
 
 
 def _inside(name: str, outer: str) -> bool:

@@ -54,9 +54,9 @@ class ParametersMissingFromOptimizer(BaseFault):
             )
             if look.untrained(number) and not hidden:
                 missing.append(number)
-        if not missing:
-            return
         optimizer = look.busiest
+        if not missing or (not look.ended and _adds_later(look.optimizers[optimizer].stack)):
+            return
         names = [look.name(p) for p in missing]
         yield self.blame(
             _chosen(look.optimizers[optimizer].stack),
@@ -67,6 +67,12 @@ class ParametersMissingFromOptimizer(BaseFault):
             held=len(look.held_by(optimizer)),
             names=names[:20],
         )
+
+
+def _adds_later(stack: Stack) -> bool:
+    """Whether the source adds groups to optimizers, perhaps later than what was seen of the program."""
+    tree = source(stack[0].file).tree if stack else None
+    return tree is not None and any(called(n) == "add_param_group" for n in ast.walk(tree))
 
 
 def _compares(look: Look, root: int) -> bool:

@@ -100,3 +100,8 @@ def a_generator_that_is_made_anew() -> str:
 @quiet(SameBatchRepeated)
 def one_batch_that_is_to_be_overfitted() -> str:
     return loop("assert step < 100  # overfit one batch", before="xb, yb = next(iter(loader))")
+
+
+@quiet(SameBatchRepeated)
+def a_part_that_the_source_names() -> str:
+    return loop("xb, yb = x[:n_train], y[:n_train]", before="n_train = 40")

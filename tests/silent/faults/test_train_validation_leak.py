@@ -195,3 +195,18 @@ def users_with_other_items() -> str:
                 users, items = val_pairs.unbind(1)
                 print((model(features[val_pairs[:, 0]], val_pairs[:, 1]) - y[180:]).square().mean())
     """
+
+
+@quiet(TrainValidationLeak)
+def the_accuracy_of_the_training_by_a_function_for_both() -> str:
+    """What its parameter is called says nothing of what it is given."""
+    accuracy = "def accuracy(test_x, test_y): return (model(test_x).argmax(1) == test_y).float().mean()"
+    split = f"{accuracy}\n    train_x, train_y, seen, labels = x[:200], y[:200], x[:200], y[:200]"
+    return loop(split, evaluation="print(accuracy(seen, labels))")
+
+
+@blamed(TrainValidationLeak, at="model(some)")
+def held_out_data_given_to_a_function() -> str:
+    accuracy = "def accuracy(some, labels): return (model(some).argmax(1) == labels).float().mean()"
+    split = f"{accuracy}\n    train_x, train_y, val_x, val_y = x[:200], y[:200], x[160:], y[160:]"
+    return loop(split, evaluation="print(accuracy(val_x, val_y))")
