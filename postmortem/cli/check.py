@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "tries",
     default=True,
     show_default=True,
-    help="Run COMMAND again with a change that would cure a fault, where there is one, and compare the losses.",
+    help="Run COMMAND again: with a change that would cure a fault, on one batch only, and as it is.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="List every check: ok, and not checked with its reason.")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
@@ -54,9 +54,10 @@ def check(
     your files are not changed, and it is stopped once enough was observed. Faults that raise no error and produce no
     NaN are reported with their line: for example gradients that never reach a parameter, or are not cleared.
     `postmortem rules` lists them. For some of them COMMAND runs again with a change, such as gradients that are cleared
-    after each step, and the losses of both runs are compared; this takes at most --seconds again. A non-finite loss is
-    reported as well; `postmortem run` finds its cause. Exit code 1: a fault or a non-finite loss was found; 2: no
-    training was seen.
+    after each step, and the losses of both runs are compared; this takes at most --seconds again. The checklist also
+    has what a step costs in time and memory, types, devices and seeds, and, from further runs of a few steps, whether
+    one batch can be overfitted and two runs agree; these change no exit code. A non-finite loss is reported as well;
+    `postmortem run` finds its cause. Exit code 1: a fault or a non-finite loss was found; 2: no training was seen.
     """
     from postmortem.attach.checking import check as look  # not at the top: --help loads no pandas
 

@@ -1,4 +1,4 @@
-"""Facts of weights, how they are updated, scaled, loaded, kept and shared, and of the positions of sequences."""
+"""Facts of weights (updated, scaled, loaded, kept, shared), of positions of sequences, and of what a step costs."""
 
 from __future__ import annotations
 
@@ -249,6 +249,41 @@ class Probed:
     inside: Place | None = None
     at: Place | None = None
     positions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """The seconds of the parts of a step, without those of the observation: medians of so many steps.
+
+    parts: "data" (waiting for a loader), "forward" (with all that comes before the backward pass), "backward",
+    "between" (after it and before the optimizer), "optimizer". queued: a device works on its own time, and what was
+    measured is how long it took to give it work.
+    """
+
+    steps: int
+    parts: dict[str, float]
+    queued: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes at the third step of an optimizer. activations: what its backward pass needs. peak: the most that was
+    allocated on a CUDA device, None without one."""
+
+    optimizer: str
+    parameters: int
+    gradients: int
+    state: int
+    activations: int
+    peak: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an optimizer holds: type, device and number of parameters."""
+
+    optimizer: str
+    kinds: list[list[str | int]]
 
 
 known(dict(globals()))

@@ -42,12 +42,14 @@ class Points:
         if getattr(self._telling, "now", False) or transforms.peek_interpreter_stack() is not None:
             return  # within vmap or grad of torch.func tensors have no values of their own
         self._telling.now = True
+        self.recorder.watches(True)
         self.recorder.grad = torch.is_grad_enabled()
         try:
             with torch.no_grad():
                 for each, function in calls:
                     self._one(each, function, args)
         finally:
+            self.recorder.watches(False)
             self._telling.now = False
 
     def _one(self, each: Watcher, function: Callable[..., None], args: tuple[Any, ...]) -> None:
