@@ -46,10 +46,16 @@ class Numerics:
         gradients = [f for f in bad if f.name == "nonfinite-gradient"]
         backward = any(f is root or f.step == root.step for f in gradients)
         masked = any(f.name == "masked-nonfinite" for f in bad)
-        own_loss = (
-            backward and root.severity == "error" and root.evidence.get("between") is None and not _accumulates(view)
+        own_loss = (  # a report in words stands at the step printed last, whose loss need not be its own
+            backward
+            and root.tag is not None
+            and root.severity == "error"
+            and root.evidence.get("between") is None
+            and not _accumulates(view)
         )
-        if masked:
+        if root.tag is None and root.severity == "error":
+            where = "The logged numbers are finite up to there and do not show where it came from"
+        elif masked:
             where = "A logger likely replaced a non-finite loss by a finite number"
         elif root.severity == "warning":
             where = (
@@ -79,7 +85,11 @@ class Numerics:
                 lower_rate(view, rate_at(view, root.step)) if ramp else None,
             )
             .replay()
-            .diagnosis("numerics", f"{root.message}. {where}.", "likely" if own_loss and not masked else "possible")
+            .diagnosis(
+                "numerics",
+                f"{root.message.rstrip('.!')}. {where}.",
+                "likely" if own_loss and not masked else "possible",
+            )
         )
 
 
