@@ -71,6 +71,7 @@ class Numerics:
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
         ramp = bool(watched(view)) and not stable_before(view, root.step)
+        strength = "likely" if own_loss and not masked else "possible"
         return (
             Story(view, root, consequences(findings, root))
             .because(*[f.message for f in bad if f.tag != root.tag or f.name != root.name][:3])
@@ -88,7 +89,7 @@ class Numerics:
             .diagnosis(
                 "numerics",
                 f"{root.message.rstrip('.!')}. {where}.",
-                "likely" if own_loss and not masked else "possible",
+                strength,
             )
         )
 
