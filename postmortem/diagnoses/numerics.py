@@ -56,7 +56,8 @@ class Numerics:
         if root.tag is None and root.severity == "error":
             where = "The logged numbers are finite up to there and do not show where it came from"
         elif masked:
-            where = "A logger likely replaced a non-finite loss by a finite number"
+            sure = root.evidence.get("gradient_norm_not_finite")
+            where = f"The program {'likely' if sure else 'may have'} replaced a non-finite loss by a finite number"
         elif root.severity == "warning":
             where = (
                 "The logged loss stays finite: the updates were likely skipped, as a loss scaler does, or did no harm"
