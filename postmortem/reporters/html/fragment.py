@@ -160,7 +160,7 @@ def run_html(run: RunReport, head: str = "", chart: str = "") -> str:
 
     `chart` takes the place of the small curves.
     """
-    parts = [head, f'<p class="dim"><code>{escaped(run.path)}</code><br>{escaped(about(run))}</p>']
+    parts = [head, f'<p class="dim about"><code>{escaped(run.path)}</code><br>{escaped(about(run))}</p>']
     if leads(run):
         parts.append(culprit_html(run))
     else:
@@ -234,9 +234,8 @@ def _facts(run: RunReport) -> str:
     if story and (story.last_good_step is not None or story.last_good_checkpoint):
         step = "unknown" if story.last_good_step is None else f"step {story.last_good_step}"
         facts.append(("Last good step", step))
-        saved = (
-            f"<code>{escaped(story.last_good_checkpoint)}</code>" if story.last_good_checkpoint else no_checkpoint(run)
-        )
+        path = escaped(story.last_good_checkpoint or "").replace("/", "/<wbr>")
+        saved = f"<code>{path}</code>" if path else no_checkpoint(run)
         facts.append(("Last good checkpoint", saved))
     facts.append(("End of the log", "no steps" if run.last_step is None else f"step {run.last_step}"))
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
