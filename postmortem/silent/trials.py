@@ -185,7 +185,8 @@ def on_one_batch(used: Callable[[], None]) -> None:
     import torch
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    giving = _BaseDataLoaderIter.__next__
+    readers: Any = _BaseDataLoaderIter
+    giving = readers.__next__
     first: dict[int, Any] = {}
 
     @functools.wraps(giving)
@@ -196,7 +197,7 @@ def on_one_batch(used: Callable[[], None]) -> None:
         used()
         return copy.deepcopy(first.setdefault(id(reader._dataset), batch))
 
-    _BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
+    readers.__next__ = __next__
 
 
 CHECKS = {

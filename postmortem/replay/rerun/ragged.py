@@ -67,8 +67,7 @@ def ragged(batch: Any) -> Ragged | None:
     parts = _parts(batch)
     packed = next((value for value in parts.values() if isinstance(value, PackedSequence)), None)
     if packed is not None:
-        _, lengths = pad_packed_sequence(packed, batch_first=True)
-        return Ragged(tuple(lengths.tolist()))
+        return Ragged(tuple(pad_packed_sequence(packed, batch_first=True)[1].tolist()))
     tensors = {key: value for key, value in parts.items() if isinstance(value, torch.Tensor) and value.dim()}
     sizes = {value.shape[0] for value in tensors.values()}
     whole = {key: value.tolist() for key, value in tensors.items() if _counts(value)}

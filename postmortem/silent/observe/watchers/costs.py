@@ -42,7 +42,8 @@ class Costs(Watcher):
         self._measure_waiting()
 
     def _measure_waiting(self) -> None:
-        giving = _BaseDataLoaderIter.__next__
+        readers: Any = _BaseDataLoaderIter
+        giving = readers.__next__
         recorder = self.recorder
 
         @functools.wraps(giving)
@@ -53,7 +54,7 @@ class Costs(Watcher):
             finally:
                 self._waited += recorder.clock() - began
 
-        _BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
+        readers.__next__ = __next__
 
     # ---- time
 
@@ -92,7 +93,7 @@ class Costs(Watcher):
         held = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in held if p.grad is not None]
         state = [v for each in optimizer.state.values() for v in _tensors(each)]
-        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
         name = type(optimizer).__name__
         sizes = (_bytes(held), _bytes(gradients), _bytes(state), self._activations)
         self.recorder.add(Kept(name, *sizes, peak))
