@@ -33,7 +33,7 @@ def _lines(result: CheckResult, width: int, *, verbose: bool, ran: bool) -> Iter
     for fault in result.faults:
         yield ""
         yield from _fault(fault, width)
-    if not ran and result.steps and not found:
+    if not ran and result.command and result.steps and not found:
         yield ""
         yield from _next(result)
     yield ""
