@@ -77,6 +77,11 @@ _jobs = click.option(
     metavar="N",
     help="Number of processes.  [default: depends on the size of the runs; at most one per core]",
 )
+_executor = click.option(
+    "--executor",
+    metavar="ADDRESS",
+    help="Read and judge the runs on an existing Dask cluster, dask://HOST:PORT, whose workers see the same files.",
+)
 
 
 @click.command(context_settings=CONTEXT)
@@ -103,6 +108,7 @@ _jobs = click.option(
 @_replay
 @_no_cache
 @_jobs
+@_executor
 @click.option(
     "--baseline",
     type=SOURCE,
@@ -121,7 +127,8 @@ def scan(
 ) -> int:
     """Find all runs below PATHS (default: the current folder) and report what happened to each, worst first.
 
-    A path may be a URL (s3://…, gs://…, https://…; extra [remote]): what readers use there is copied first.
+    A path may be a URL (s3://…, gs://…, https://…; extra [remote]) or a run in W&B's cloud (wandb://ENTITY/PROJECT/RUN;
+    extra [wandb]): what readers use there is copied first.
     """
     render = REPORTERS[format_]
     refuse_to_replace_a_log(output, paths or _HERE)
@@ -160,6 +167,7 @@ def scan(
 @_replay
 @_no_cache
 @_jobs
+@_executor
 @click.option("--overlay", is_flag=True, help="Also plot the curves of all runs in the same charts, to compare them.")
 @click.option(
     "--redact",
@@ -210,7 +218,7 @@ def _config(
 
 def _how(options: Mapping[str, Any]) -> dict[str, Any]:
     """What `_scanned` gets of the options of a command."""
-    return {name: options[name] for name in ("checkpoints", "replay", "no_cache", "jobs")}
+    return {name: options[name] for name in ("checkpoints", "replay", "no_cache", "jobs", "executor")}
 
 
 def _scanned(
@@ -221,6 +229,7 @@ def _scanned(
     replay: bool,
     no_cache: bool,
     jobs: int | None,
+    executor: str | None,
     baseline: Path | None = None,
     draw: bool = False,
     locate: bool = False,
@@ -242,6 +251,7 @@ def _scanned(
                 draw=draw,
                 locate=locate,
                 jobs=jobs,
+                executor=executor,
                 progress=shown.runs if shown else None,
             )
     finally:

@@ -7,7 +7,6 @@ it; or what opening a checkpoint showed (`checkpoints.kept`). Runs are put toget
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import sys
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from postmortem._version import __version__
 from postmortem.core.keeper import KEEPER
-from postmortem.core.registry import collected_faults
+from postmortem.core.registry import collected_faults, entry_points
 from postmortem.readers.text.dialects import DIALECTS
 from postmortem.runs.stored_reading import DamagedReading, NotStorable, from_bytes, to_bytes
 
@@ -208,7 +207,7 @@ def _code() -> str:
 def _has_plugins() -> bool:
     """Whether other packages add readers or dialects: what they read may change with them."""
     groups = ("postmortem.readers", "postmortem.dialects")
-    return any(importlib.metadata.entry_points(group=group) for group in groups)
+    return any(entry_points(group) for group in groups)
 
 
 def _other_dialects() -> bool:
