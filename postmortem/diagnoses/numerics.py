@@ -8,7 +8,7 @@ from postmortem.diagnoses.shared.schedule import lower_rate, rate_at
 from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.model import Diagnosis, Finding, Strength
     from postmortem.core.view import View
 
 FORWARD = (
@@ -72,7 +72,7 @@ class Numerics:
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
         ramp = bool(watched(view)) and not stable_before(view, root.step)
-        strength = "likely" if own_loss and not masked else "possible"
+        strength: Strength = "likely" if own_loss and not masked else "possible"
         return (
             Story(view, root, consequences(findings, root))
             .because(*[f.message for f in bad if f.tag != root.tag or f.name != root.name][:3])

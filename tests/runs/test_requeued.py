@@ -49,8 +49,7 @@ def test_a_job_that_was_preempted_resumed_and_finished_is_healthy(
 
 
 def test_a_job_that_was_queued_again_under_a_new_id(tmp_path: Path) -> None:
-    """It saves to a folder without a slash in its name, and `date` prints when it begins; another job beside it does not
-    belong to it."""
+    """It saves to a folder without a slash in its name, and `date` prints when it begins; another job is apart."""
     folder = "saving checkpoint to out-tiny\n"
     (tmp_path / "slurm-771034.out").write_text(f"Sun Nov 22 21:35:01 UTC 2026\n{_rows(10, 230, 35)}{folder}{PREEMPTED}")
     (tmp_path / "slurm-771102.out").write_text(

@@ -58,7 +58,7 @@ _FILLED = re.compile(
     rf"| (?:of|OF)(?: the)?(?= {_COUNTER}\b)"
     rf"|(?:st|nd|rd|th)\b(?<=\d..)(?: {_COUNTER}\b)?"
 )
-"""Words between a counter and its number, or the end of an ordinal: ``Epoch no. 3``, ``End of epoch 3``, ``step: 3th``."""
+"""Words between a counter and its number, the end of an ordinal: ``Epoch no. 3``, ``End of epoch 3``, ``step: 3th``."""
 _BEFORE_WORD = re.compile(rf"\b(?:{_COUNTER}|[Ee]nd|END|[Bb]eginning)$")
 _BEFORE_ORDINAL = re.compile(rf"\b{_COUNTER}\s?[:=#]?\s?\d{{1,12}}$")
 
