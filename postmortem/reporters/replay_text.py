@@ -238,7 +238,8 @@ def _verdict(c: Culprit) -> Iterator[str]:
     if c.phase == "none" and c.cause == "none":
         yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
         return
-    meaning = f"{CAUSES[c.cause]} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
+    means = CAUSES.get(c.cause, "a fault of the training code that raises no error")
+    meaning = f"{means} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
     if incident(c) is None:
         yield f"Culprit: {meaning}"
     else:
