@@ -85,7 +85,7 @@ def lines(folder: Path, scale: float) -> None:
                 "".join(letters[a >> 5 * k & 15] for k in range(8)),
                 "".join(letters[b >> 5 * k & 15] for k in range(8)),
             )
-            out.write(f"{words[0]} {words[1]} value={i % 977 / 7:.3f}\n")
+            out.write(f"step {i} {words[0]} {words[1]} value={i % 977 / 7:.3f}\n")
 
 
 def tags(folder: Path, scale: float) -> None:
