@@ -23,6 +23,7 @@ from postmortem.attach.answers import NO_OPTIMIZER
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.captures import Captures
 from postmortem.attach.flags import Fault, Flags, Tick, gradients
+from postmortem.attach.jumps import Jump
 from postmortem.attach.levels.watch import Levels
 from postmortem.attach.measure.reductions import all_finite
 from postmortem.attach.observer import Observer
@@ -83,6 +84,7 @@ class Agent(Flags):
         self.standby = Standby(share=_SHARE[plan["mode"]] * scale)
         self.captures = Captures(plan.get("capture"), self._terminated)
         self._capturing: int | None = None
+        self._jump = Jump(**plan["jump"]) if "jump" in plan else None
         self._levels = self._measuring()
 
     def in_fork(self) -> Observer:
@@ -121,6 +123,8 @@ class Agent(Flags):
             self._levels.loss(loss)
         self.standby.loss(loss)
         super().loss(loss)
+        if self._jump is not None and boundaries.current() is self and self._jump.at(self._losses[-1]) and self.check():
+            self._found("jump")
 
     def backward_done(self) -> None:
         """Measured."""
@@ -220,7 +224,9 @@ class Agent(Flags):
             os._exit(0 if self.plan["mode"] == "replay" else 1)
 
     def _examine(self, fault: Fault) -> None:
-        answer = self.standby.investigate(fault, fixes=self.plan["fix"], capture=self.captures.asked(rank()))
+        above = self._jump.above if self._jump is not None else None
+        asked = self.captures.asked(rank())
+        answer = self.standby.investigate(fault, fixes=self.plan["fix"], capture=asked, above=above)
         if answer is None:
             why = "no copy of the process was there to repeat the step"
             if self.standby.record.full:

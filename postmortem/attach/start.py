@@ -12,6 +12,7 @@ from postmortem.attach.layout.look import Look
 from postmortem.attach.recall import Recall
 from postmortem.silent import observe
 from postmortem.silent.faults import FAULTS
+from postmortem.silent.trials import CHECKS
 
 
 def attach(session: str) -> None:
@@ -40,7 +41,7 @@ def attach(session: str) -> None:
 
 def _try(name: str | None, folder: Path) -> None:
     """Makes the change that would cure a silent fault; `folder` holds a file "used" once it has had an effect."""
-    trial = next((fault.trial for fault in FAULTS if fault.name == name), None)
+    trial = CHECKS.get(name or "") or next((fault.trial for fault in FAULTS if fault.name == name), None)
     if trial is not None:
         trial.start(_Used(folder / "used"))
 

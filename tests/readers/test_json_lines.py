@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import postmortem
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers.json_lines import JsonLines
@@ -319,6 +320,24 @@ def test_metric_and_value(tmp_path: Path) -> None:
     reading = read(tmp_path / "log.jsonl", rows)
     assert column(reading, "loss") == [(s, 2.0 - s) for s in range(5)]
     assert column(reading, "lr") == [(s, 0.1) for s in range(5)]
+
+
+def test_the_step_of_two_processes_that_write_the_same_rows(tmp_path):
+    """LLaMA-Factory's log, written by two ranks a row apart: its own counter is the step, whatever the order."""
+    ranks = [
+        [
+            f'{{"current_steps": {i}, "total_steps": 900, "loss": {2 - i / 900}, "percentage": {i / 9}}}'
+            for i in range(10, 901, 10)
+        ]
+        for _ in "ab"
+    ]
+    late = [row for pair in zip(ranks[0][1:], ranks[1], strict=False) for row in pair]
+    (tmp_path / "trainer_log.jsonl").write_text("\n".join([ranks[0][0], *late, ranks[1][-1]]) + "\n")
+    run = postmortem.load(tmp_path / "trainer_log.jsonl")
+    loss = run.frame[run.frame.tag == "loss"]
+    assert run.step_axis == "step"
+    assert (len(loss), loss.step.min(), loss.step.max()) == (180, 10, 900)
+    assert not [f for f in postmortem.scan(tmp_path).runs[0].findings if f.name == "silent-death"]
 
 
 @settings(max_examples=50, deadline=None)

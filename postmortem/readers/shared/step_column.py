@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COUNTERS = (
     *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter"),
-    *("iteration", "iterations", "iter", "iters", "current_steps", "step", "steps", "update", "updates"),
+    *("current_steps", "iteration", "iterations", "iter", "iters", "step", "steps", "update", "updates"),
     *("training_iteration", "num_steps", "n_iter", "step_num", "train_step", "tick"),
     *("global_it", "gstep", "it", "itr", "upd", "optimizer_step", "opt_step", "env_step", "env_steps", "timestep"),
     *("timesteps", "num_iter", "num_update"),
@@ -30,7 +30,7 @@ COUNTERS = (
 The order and the meaning hold for tables only: a checkpoint's `step` is more reliable than its `num_updates`, its `it`
 counts the whole run, and `iterations` in a configuration is a total. So those have lists of their own.
 """
-SURE = COUNTERS[:6]
+SURE = COUNTERS[:7]
 """Names that can only mean the whole run, even if the values go back often."""
 WITHIN_EPOCH = (
     *("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step"),
@@ -100,7 +100,7 @@ def step_axis(
     epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
     for name in [*(d for d in declared if d in columns), *counter_names(columns)]:
         column, wrong = _without_wrong(columns[name], torn)
-        restarts = 0.2 if plain(name) in SURE or name in declared else 0.02
+        restarts = 0.5 if plain(name) in SURE or name in declared else 0.02
         if _covers(column, rows) and _counts(column, epochs, rank, restarts):
             return Axis(name, _filled_int(column), (name,), f"steps are taken from column {name!r}", wrong)
     for name in _named(columns, WITHIN_EPOCH):

@@ -83,7 +83,8 @@ def _lead(c: Culprit, run: RunReport) -> str:
     }
     meaning += [in_double[c.precision_only]] if c.precision_only is not None else []
     note = f"<p>{'; '.join(meaning)}</p>" if meaning else ""
-    return f'<p class="lead">{escaped(said)}</p><p>{" · ".join(place)}</p>{note}'
+    lead = escaped(said).replace("-inf", '<span class="whole">-inf</span>')
+    return f'<p class="lead">{lead}</p><p>{" · ".join(place)}</p>{note}'
 
 
 def _source(c: Culprit) -> str:
