@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,13 +24,18 @@ from postmortem.attach.boundaries.current import listener
 from postmortem.attach.captures import Captures
 from postmortem.attach.flags import Fault, Flags, Tick, gradients
 from postmortem.attach.levels.watch import Levels
+from postmortem.attach.measure.owned import Owned
 from postmortem.attach.measure.reductions import all_finite
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby import Standby
 from postmortem.attach.standby.alone import among_others
+from postmortem.attach.standby.course import Course
 from postmortem.attach.standby.loaders import Record
 from postmortem.core.culprit import Culprit
 from postmortem.replay.trace.user_code import owner_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SHARE = {"replay": 1.0, "run": 0.02}
 """What copies of the process may cost, as a share of the time of the ticks: a rerun is short, and every attempt that
@@ -47,7 +52,7 @@ class Report:
 
     def __init__(self, session: Path) -> None:
         self._session, self._folder, self._notes = session, session / "processes", session / "notes"
-        self._file: int | None = None
+        self._file: Owned | None = None
 
     def note(self, text: str) -> None:
         """What hinders us, in one line."""
@@ -61,12 +66,16 @@ class Report:
 
     def line(self, kind: str, **fields: Any) -> None:
         """Appends one object."""
-        if self._file is None:
+        new = self._file is None
+        fd = self._file.fd if self._file is not None else None
+        if fd is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self._folder / f"{os.getpid()}.jsonl", flags, 0o600)
+            fd = os.open(self._folder / f"{os.getpid()}.jsonl", flags, 0o600)
+            self._file = Owned(fd)
+        if new:
             self.line("start", pid=os.getpid(), rank=rank(), argv=sys.argv, started=time.time())
-        os.write(self._file, (json.dumps({"kind": kind, **fields}) + "\n").encode())
+        os.write(fd, (json.dumps({"kind": kind, **fields}) + "\n").encode())
 
 
 class Agent(Flags):
@@ -114,6 +123,10 @@ class Agent(Flags):
     def no_batch(self, loader: Any, index: int, error: Exception) -> None:
         """Recorded, for the copy."""
         self.standby.no_batch(loader, index, error)
+
+    def receive(self, way: int, source: Any, ask: Callable[[], Any]) -> Any:
+        """Recorded, for the copy."""
+        return self.standby.receive(way, source, ask)
 
     def loss(self, loss: torch.Tensor) -> None:
         """Recorded and read."""
@@ -292,18 +305,22 @@ class _Bystander(Observer):
 class Armed(Observer):
     """Traces the tick that is known to fail, in a process that cannot be forked; it ends with the answer."""
 
-    def __init__(self, session: Path, tick: int, kind: str) -> None:
-        self.session, self.fault, self.kind = session, tick, kind
-        self.report, self.record = Report(session), Record()
+    def __init__(self, session: Path, order: dict[str, Any]) -> None:
+        self.session, self.order, self.fault = session, order, order["tick"]
+        self.report, self.record, self.course = Report(session), Record(), Course()
 
     def in_fork(self) -> Observer:
         """A new one, which counts from its own start."""
-        return Armed(self.session, self.fault, self.kind)
+        return Armed(self.session, self.order)
 
     def batch(self, loader: Any, index: int, batch: Any) -> Any:
         """Recorded."""
         self.record.took(loader, index, batch)
         return batch
+
+    def after_update(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
+        """Where the program is."""
+        self.course.passed(optimizer)
 
     def ready(self, optimizer: torch.optim.Optimizer) -> None:
         """The first tick begins."""
@@ -318,7 +335,8 @@ class Armed(Observer):
     def _arm(self) -> None:
         from postmortem.attach.standby.armed import arm
 
-        arm(self.record, self.fault, self.kind, lambda answer: _tell(self.report, answer))
+        order = {**self.order, "session": str(self.session)}
+        arm(self.record, self.course, order, lambda answer: _tell(self.report, answer))
 
 
 def _tell(report: Report, answer: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ def attach(session: str) -> None:
         return
     armed = plan.get("armed")
     if armed is not None:
-        boundaries.install(Armed(folder, armed["tick"], armed["kind"]))
+        boundaries.install(Armed(folder, armed))
     else:
         boundaries.install(Recall(folder, plan) if "recall" in plan else Agent(folder, plan))
     if look is not None:
