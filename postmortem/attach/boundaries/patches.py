@@ -204,18 +204,20 @@ def _patch_grad() -> None:
 
     @functools.wraps(engine)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        wanted = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
         again = kwargs.get("create_graph") or kwargs.get("retain_graph")
+        wanted = inputs if isinstance(inputs, (list, tuple)) else ()
         of_parameters = any(isinstance(t, torch.nn.Parameter) and t.is_leaf for t in wanted)
         if listener.nested or again or args or not of_parameters:
-            return engine(outputs, wanted, *args, **kwargs)
+            return engine(outputs, inputs, *args, **kwargs)
         listener.nested += 1
         try:
-            settle(outputs)
-            for loss in (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs):
+            losses = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
+            losses = [loss for loss in losses if isinstance(loss, torch.Tensor)]
+            settle(losses)
+            for loss in losses:
                 listener.observer.loss(loss)
             listener.backwards += 1
-            return engine(outputs, wanted, **kwargs)
+            return engine(outputs, inputs, **kwargs)
         finally:
             listener.nested -= 1
 
@@ -244,7 +246,12 @@ def _patch_endings() -> None:
         tell(args.exc_value)
         of_threads(args)
 
+    over: set[int] = set()
+
     def ended() -> None:
+        if os.getpid() in over:
+            return
+        over.add(os.getpid())
         tell(getattr(sys, "last_value", None))  # of a program with an excepthook of its own
         last_chance()
         listener.observer.end()
