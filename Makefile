@@ -20,8 +20,10 @@ help:  ## list the targets
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
+# compiled here, as pip does for a package that is copied: where PYTHONDONTWRITEBYTECODE is set, each command would do it anew
 .venv/.package: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e .
+	.venv/bin/python -m compileall -q postmortem
 	touch $@
 
 .venv/.replay: .venv/.package

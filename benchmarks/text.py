@@ -1,6 +1,7 @@
 """Speed of the text reader on a made Slurm log, against plain Python, polars and a search.
 
-    python benchmarks/text.py [--megabytes 300] [--kind mixed|alike|unlike] [--file LOG] [--rounds 3] [--untouched]
+    python benchmarks/text.py [--megabytes 300] [--kind mixed|noisy|alike|unlike] [--file LOG] [--rounds 3]
+                             [--untouched]
 
 All in one run, by turns, each time in a fresh process, CPU seconds of it and its children, the best of a few rounds:
 the reader with everything it does (numbers, steps, events); the best way with the `re` module that we know, which
@@ -72,6 +73,45 @@ def mixed(size: int, seed: int = 0) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def noisy(size: int, seed: int = 0) -> bytes:
+    """Metrics among the noise of real Slurm logs: bars with carriage returns, colours, Latin-1, warnings, tracebacks.
+
+    Two of five lines hold numbers and no metric: a channel of NCCL, and a file that was fetched.
+    """
+    rng = random.Random(seed)
+    lines: list[bytes] = [b"SLURM_JOB_ID=4242"]
+    total, step = 0, 0
+    while total < size:
+        step += 1
+        loss = 2 + 8 / (1 + step / 500) + rng.gauss(0, 0.05)
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(1_790_000_000 + step))
+        bars = [
+            f"Epoch 1:  {100 * i // 8:3d}%|{'#' * i:<8}| {step * 8 + i}/800000 "
+            f"[00:{i:02d}<1:00:00, {rng.gauss(3, 0.1):.2f}it/s, loss={loss + rng.gauss(0, 0.01):.3f}]"
+            for i in range(3)
+        ]
+        rank, norm = step % 8, abs(rng.gauss(1, 0.2))
+        node, process, thread = rng.randrange(64), rng.randrange(1000, 99999), rng.randrange(1000, 99999)
+        new = [
+            "\r".join(bars),
+            f"\x1b[32m{clock}\x1b[0m | \x1b[1mINFO\x1b[0m | step={step} loss={loss:.4f} gnorm={norm:.3f} lr=3.0e-04",
+            f"[rank{rank}]: step {step}: loss {loss:.4f}, time {rng.gauss(700, 9):.2f}ms, mfu {rng.gauss(40, 1):.2f}%",
+            f"node{node}:{process}:{thread} [{rank}] NCCL INFO "
+            f"Channel {rng.randrange(16):02d}/0 : {rank}[{rank}] -> {rng.randrange(8)}[0] via P2P/IPC",
+            f"fetched shard /data/{rng.randrange(10**9):09d}.tar for gr\xf6\xdfe {rng.randrange(10**6)} "
+            f"in {rng.random():.2f}",
+        ]
+        if step % 50 == 0:
+            new.append("/opt/lib/python3.11/site-packages/torch/x.py:759: UserWarning: pin_memory is set")
+        if step % 2000 == 0:
+            new.append("Traceback (most recent call last):")
+            new.append(f'  File "/home/u/train.py", line {rng.randrange(900)}, in fetch')
+            new.append(f"ConnectionError: shard {step} timed out, retrying")
+        lines += [line.encode("latin-1") for line in new]
+        total += sum(map(len, new)) + len(new)
+    return b"\n".join(lines) + b"\n"
+
+
 def alike(size: int, seed: int = 0) -> bytes:
     """One shape of line only."""
     rng = random.Random(seed)
@@ -102,6 +142,9 @@ def unlike(size: int, seed: int = 0) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+KINDS = {"mixed": mixed, "noisy": noisy, "alike": alike, "unlike": unlike}
+
+
 def by_re(path: Path) -> dict[bytes, list[float]]:
     """All numbers of all keys, by one possessive pattern over the whole file, which is the fastest way of `re`."""
     pattern = re.compile(
@@ -122,7 +165,9 @@ def by_reader(path: Path) -> Any:
 def by_polars(path: Path) -> Any:
     import polars as pl  # type: ignore[import-not-found, unused-ignore]
 
-    lines = pl.read_csv(path, has_header=False, separator="\x01", quote_char=None, new_columns=["line"])
+    lines = pl.read_csv(
+        path, has_header=False, separator="\x01", quote_char=None, new_columns=["line"], encoding="utf8-lossy"
+    )
     pairs = lines.select(
         pl.col("line").str.extract_all(r"[A-Za-z_][\w/.]*(?: ?[:=] ?| )-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?").alias("pair")
     ).explode("pair")
@@ -192,7 +237,7 @@ def measure(name: str, path: Path, untouched: bool) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=300)
-    parser.add_argument("--kind", choices=("mixed", "alike", "unlike"), default="mixed")
+    parser.add_argument("--kind", choices=KINDS, default="mixed")
     parser.add_argument("--file", type=Path, help="measure on this log instead of a made one")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--untouched", action="store_true", help="leave the memory as it is found")
@@ -207,7 +252,9 @@ def main() -> int:
         path = options.file or Path(folder) / "slurm-4242.out"
         if options.file is None:
             path.write_bytes(
-                {"mixed": mixed, "alike": alike, "unlike": unlike}[options.kind](options.megabytes * 1_000_000)
+                {"mixed": mixed, "noisy": noisy, "alike": alike, "unlike": unlike}[options.kind](
+                    options.megabytes * 1_000_000
+                )
             )
         size = path.stat().st_size / 1e6
         print(f"{path.name}: {size:.0f} MB, {options.kind}, {os.cpu_count()} cores, Python {sys.version.split()[0]}")

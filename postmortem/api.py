@@ -38,6 +38,7 @@ from postmortem.scanning import Examiner, reports_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Executor
 
     import pandas as pd
 
@@ -117,6 +118,7 @@ def scan(
     draw: bool = False,
     locate: bool = False,
     jobs: int | None = 1,
+    executor: Executor | str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Reads every run below `paths`, or in a pandas DataFrame, and reports what happened to each.
@@ -129,8 +131,10 @@ def scan(
     on are read, if torch is installed. baseline: a run, its report or its path, with which each run is compared.
     replay_failed: rerun the failing step of each failed run that has a recipe.py and a checkpoint, and add the culprit
     to its report (this runs the user's recipe). draw: keep the curves and log lines that the HTML page shows.
-    locate: add the file and line of each finding to its evidence, if known. progress: called with (done, total, name of
-    the run that is read next).
+    locate: add the file and line of each finding to its evidence, if known. executor: reads and judges the runs
+    elsewhere, in place of `jobs`: the address of a Dask cluster (``dask://HOST:PORT``; extra [dask]) or an executor of
+    `concurrent.futures`; its workers need the same files at the same paths, and this package. progress: called with
+    (done, total, name of the run that is read next).
 
     Raises NotFoundError if a path does not exist or nothing below it can be read, and UsageError if the configuration
     contains an unknown name.
@@ -142,7 +146,7 @@ def scan(
     config = config or Config()
     detectors = chosen_detectors(config)
     runs = runs_of(cast("pd.DataFrame", paths), roles=config.roles) if is_frame(paths) else []
-    roots, copies, found, problems = _found([] if is_frame(paths) else _given(paths))
+    roots, copies, found, problems = _found([] if is_frame(paths) else _given(paths), absolute=executor is not None)
     examiner = Examiner(
         detectors=detectors,
         roles=config.roles,
@@ -156,7 +160,7 @@ def scan(
         locate=locate,
     )
     reports = [examiner.report(run) for run in runs]
-    reports += reports_of(found, examiner, jobs, progress)
+    reports += reports_of(found, examiner, jobs, progress, executor)
     if copies:
         reports = [_of_url(report, copies) for report in reports]
     tell_apart(reports)
@@ -165,11 +169,14 @@ def scan(
     return Report(runs=ordered, version=__version__, options=options, problems=tuple(problems))
 
 
-def _found(given: Sequence[PathLike]) -> tuple[list[Path], list[Copy], list[RunFiles], list[Problem]]:
+def _found(
+    given: Sequence[PathLike], *, absolute: bool = False
+) -> tuple[list[Path], list[Copy], list[RunFiles], list[Problem]]:
     """The folders and files to search, the copies of URLs among them, the runs in them, and what is wrong with them."""
     copies = [copied(cast("str", one)) for one in given if is_url(one)]
     of_url = {copy.url: copy.path for copy in copies}
     roots = [of_url[cast("str", one)] if is_url(one) else _path(one, "scan") for one in given]
+    roots = [root.absolute() for root in roots] if absolute else roots
     with naming(copies):
         found, problems = _discovered(roots) if roots else ([], [])
     return roots, copies, found, [*problems, *(problem for copy in copies for problem in copy.problems)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem._lazy import need_torch
-from postmortem.core.errors import PostmortemError
+from postmortem.core.errors import PostmortemError, UsageError
 from postmortem.core.model import Problem
 from postmortem.core.registry import collected_faults
 from postmortem.core.run import Run
@@ -16,13 +16,14 @@ from postmortem.judging import comparison
 from postmortem.judging.drawing import drawing
 from postmortem.judging.inspected import judge_inspected
 from postmortem.registries import OF_A_SCAN, registries
-from postmortem.runs import cache, workers
+from postmortem.runs import cache, executors, workers
 from postmortem.runs.each import read
 from postmortem.runs.excerpts import excerpts
 from postmortem.runs.locate import located
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor
 
     from postmortem.core.report import RunReport
     from postmortem.detectors import Detector
@@ -88,9 +89,13 @@ def reports_of(
     examiner: Examiner,
     jobs: int | None,
     progress: Callable[[int, int, str], None] | None,
+    executor: Executor | str | None = None,
 ) -> Iterator[RunReport]:
-    """The reports of these runs, in their order; `jobs` processes, None: as many as they are worth."""
+    """The reports of these runs, in their order: by `executor`, or in `jobs` processes (None: as many as pay off)."""
     told = progress or _silent
+    if executor is not None:
+        yield from _elsewhere(found, examiner, executor, told)
+        return
     jobs = 1 if examiner.replay_failed else workers.worthwhile(found) if jobs is None else jobs
     if min(jobs, len(found)) > 1:
         yield from _in_processes(found, examiner, jobs, told)
@@ -98,6 +103,21 @@ def reports_of(
         for i, files in enumerate(found):
             told(i, len(found), files.name)
             yield from examiner(files)
+    told(len(found), len(found), "")
+
+
+def _elsewhere(
+    found: Sequence[RunFiles], examiner: Examiner, executor: Executor | str, told: Callable[[int, int, str], None]
+) -> Iterator[RunReport]:
+    if examiner.replay_failed:
+        raise UsageError("failed steps are replayed on this machine: leave out the executor, or the replay")
+    results: dict[int, list[RunReport]] = {}
+    with executors.executor_at(executor) if isinstance(executor, str) else nullcontext(executor) as opened:
+        for index, reports in executors.results_of(opened, examiner, found):
+            results[index] = reports
+            told(len(results), len(found), found[index].name)
+    for index in range(len(found)):
+        yield from results[index]
     told(len(found), len(found), "")
 
 

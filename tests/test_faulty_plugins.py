@@ -200,7 +200,7 @@ def test_every_broken_plugin_is_reported(
     assert all(list(registry) for registry in kinds.values())  # their modules register once only
     groups = {registry.group: kind for kind, registry in kinds.items()}
     monkeypatch.setattr(
-        "importlib.metadata.entry_points",
+        "postmortem.core.registry.entry_points",
         lambda group: [EntryPoint(f"torn {groups[group]}", "a_module_that_does_not_exist", group)],
     )
     for registry in kinds.values():

@@ -25,7 +25,7 @@ def main() -> None:
         page_file = Path(folder) / "report.html"
         page_file.write_text(REPORTERS["html"](report, RenderOptions()), encoding="utf-8")
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1150, "height": 1330})
+        page = browser.new_page(viewport={"width": 1150, "height": 1500})
         page.goto(page_file.as_uri())
         page.locator(f"text={chosen.name}").first.click()
         page.wait_for_timeout(300)

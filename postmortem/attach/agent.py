@@ -23,14 +23,13 @@ from postmortem.attach.answers import NO_OPTIMIZER
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.captures import Captures
 from postmortem.attach.flags import Fault, Flags, Tick, gradients
+from postmortem.attach.jumps import Jump
 from postmortem.attach.levels.watch import Levels
 from postmortem.attach.measure.owned import Owned
 from postmortem.attach.measure.reductions import all_finite
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby import Standby
 from postmortem.attach.standby.alone import among_others
-from postmortem.attach.standby.course import Course
-from postmortem.attach.standby.loaders import Record
 from postmortem.core.culprit import Culprit
 from postmortem.replay.trace.user_code import owner_of
 
@@ -92,6 +91,7 @@ class Agent(Flags):
         self.standby = Standby(share=_SHARE[plan["mode"]] * scale)
         self.captures = Captures(plan.get("capture"), self._terminated)
         self._capturing: int | None = None
+        self._jump = Jump(**plan["jump"]) if "jump" in plan else None
         self._levels = self._measuring()
 
     def in_fork(self) -> Observer:
@@ -134,6 +134,8 @@ class Agent(Flags):
             self._levels.loss(loss)
         self.standby.loss(loss)
         super().loss(loss)
+        if self._jump is not None and boundaries.current() is self and self._jump.at(self._losses[-1]) and self.check():
+            self._found("jump")
 
     def backward_done(self) -> None:
         """Measured."""
@@ -233,7 +235,9 @@ class Agent(Flags):
             os._exit(0 if self.plan["mode"] == "replay" else 1)
 
     def _examine(self, fault: Fault) -> None:
-        answer = self.standby.investigate(fault, fixes=self.plan["fix"], capture=self.captures.asked(rank()))
+        above = self._jump.above if self._jump is not None else None
+        asked = self.captures.asked(rank())
+        answer = self.standby.investigate(fault, fixes=self.plan["fix"], capture=asked, above=above)
         if answer is None:
             why = "no copy of the process was there to repeat the step"
             if self.standby.record.full:
@@ -254,7 +258,7 @@ class Agent(Flags):
             # its step depends on the other ranks, which the copy does not have
             self.report.line("unexamined", why="; ".join(found["how"]), again=True)
             return
-        _tell(self.report, answer)
+        tell(self.report, answer)
 
     def raised(self, error: BaseException) -> None:
         """An exception that nobody caught; a non-finite value may be the reason."""
@@ -271,7 +275,7 @@ class Agent(Flags):
         found = Culprit.from_json(answer["culprit"]) if answer is not None and "culprit" in answer else None
         if answer is not None and found is not None and found.phase != "none":
             self.report.line("fault", tick=tick.number, what="raised", losses=tick.losses, rank=rank())
-            _tell(self.report, answer)
+            tell(self.report, answer)
         self.report.line("raised", tick=tick.number, rank=rank(), time=time.time(), **described(error))
 
     def end(self) -> None:
@@ -302,44 +306,8 @@ class _Bystander(Observer):
         self._report.line("end", ticks=listener.ticks)
 
 
-class Armed(Observer):
-    """Traces the tick that is known to fail, in a process that cannot be forked; it ends with the answer."""
-
-    def __init__(self, session: Path, order: dict[str, Any]) -> None:
-        self.session, self.order, self.fault = session, order, order["tick"]
-        self.report, self.record, self.course = Report(session), Record(), Course()
-
-    def in_fork(self) -> Observer:
-        """A new one, which counts from its own start."""
-        return Armed(self.session, self.order)
-
-    def batch(self, loader: Any, index: int, batch: Any) -> Any:
-        """Recorded."""
-        self.record.took(loader, index, batch)
-        return batch
-
-    def after_update(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
-        """Where the program is."""
-        self.course.passed(optimizer)
-
-    def ready(self, optimizer: torch.optim.Optimizer) -> None:
-        """The first tick begins."""
-        if listener.ticks == self.fault == 0:
-            self._arm()
-
-    def tick(self, number: int) -> None:
-        """The next one begins."""
-        if number + 1 == self.fault:
-            self._arm()
-
-    def _arm(self) -> None:
-        from postmortem.attach.standby.armed import arm
-
-        order = {**self.order, "session": str(self.session)}
-        arm(self.record, self.course, order, lambda answer: _tell(self.report, answer))
-
-
-def _tell(report: Report, answer: dict[str, Any]) -> None:
+def tell(report: Report, answer: dict[str, Any]) -> None:
+    """Tells the launcher what an investigation found, with what to do about it."""
     from postmortem.replay.advice import advised  # not at the top: most programs do not fail
 
     culprit = Culprit.from_json(answer["culprit"])

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from postmortem.attach import launch
 from postmortem.attach.answers import Answers
 from postmortem.attach.driver import last_words, shut_in
-from postmortem.core.blame import CheckResult
+from postmortem.core.blame import Check, CheckResult
 from postmortem.core.errors import ReplayError
 from postmortem.silent.faults import FAULTS
 from postmortem.silent.judge import judge, nonfinite_loss
 from postmortem.silent.look import read
-from postmortem.silent.trials import outcome
+from postmortem.silent.measures import measures
+from postmortem.silent.trials import LENGTHS, agree, outcome, overfitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,8 @@ def check(
     """Runs `command`, without effect on files, for so many optimizer steps or seconds, and judges what it did.
 
     tries: for faults that a change of torch's behaviour would cure, the command runs again with that change, each time
-    as long as before and all together for at most `seconds`.
+    as long as before and all together for at most `seconds`. Some of its first steps run again as well, to see whether
+    two runs agree and whether one batch can be overfitted.
 
     Raises ReplayError where it cannot be started, or where no training was seen.
     """
@@ -54,10 +56,28 @@ def check(
         if not result.steps:
             raise ReplayError(Answers(session).unseen(code, last_words(session)))
         looks = read(session / "silent")
-    if not (tries and result.faults):
+    if not tries:
         return result
-    faults = _tried(result.faults, looks, run, seconds)
-    return replace(result, faults=faults, seconds=time.monotonic() - started)
+    faults = _tried(result.faults, looks, run, seconds) if result.faults else ()
+    checks = (*result.checks, *_checked(looks, command, seconds, sandbox=sandbox, offline=offline))
+    return replace(result, faults=faults, checks=checks, seconds=time.monotonic() - started)
+
+
+def _checked(looks: Sequence[Look], command: Sequence[str], seconds: float, **how: Any) -> list[Check]:
+    """The lines of the checklist for which the command runs again."""
+    until = time.monotonic() + seconds
+    found = []
+    for name, steps in LENGTHS.items():
+        left = until - time.monotonic()
+        try:
+            if left < 1:
+                raise ReplayError("the time for trials was over")
+            with _run(command, steps=steps, seconds=left, trial=name, **how) as (session, _):
+                again, used = read(session / "silent"), (session / "used").exists()
+            found.append(agree(looks, again) if name == "two-runs-agree" else overfitted(again, used=used))
+        except ReplayError as error:
+            found.append(Check(name, "not checked", str(error)))
+    return found
 
 
 def _tried(
@@ -106,7 +126,7 @@ def looked(session: Path, command: Sequence[str], seconds: float) -> CheckResult
     return CheckResult(
         command=tuple(command),
         faults=tuple(faults),
-        checks=tuple(checks),
+        checks=(*checks, *measures(looks)),
         steps=max((look.steps for look in looks), default=0),
         seconds=seconds,
         notes=tuple(Answers(session).notes()),

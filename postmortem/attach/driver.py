@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from postmortem.attach import launch
+from postmortem.attach import launch, stagnation
 from postmortem.attach.answers import Answers
+from postmortem.attach.jumps import jump_of
 from postmortem.attach.numbering import number_by_log
 from postmortem.attach.outcome import Outcome
 from postmortem.attach.shadow import followed
@@ -85,9 +86,13 @@ def rerun(
     session = launch.new_session()
     start = partial(shut_in, command, target, offline=offline, sandbox=sandbox)
     plan: dict[str, Any] = {"mode": "replay", "fix": fix, "on_fault": "stop", "fork": fork}
+    aim = _target(view, report, step)
+    plan |= _of_finite(view, aim)
     with start(plan, session) as launched:
         logs = launched.logs_of(target)
-        watching = _Rerun(Answers(session), view, _target(view, report, step), progress, logs)
+        watching = _Rerun(Answers(session), view, aim, progress, logs)
+        if "look" in plan:
+            watching.looked = partial(stagnation.over, session)
         launched.wait(until=watching.enough)
         stopped = not launched.ended
         (session / "done").touch()
@@ -102,10 +107,19 @@ def rerun(
         if (process := outcome.process) is not None and process.again and process.culprit is None:
             trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
+        result = stagnation.explained(result, session) if "look" in plan else result
         if looked is not None:
             looked(session)
         launched.remove()
     return replace(result, seconds=time.monotonic() - started)
+
+
+def _of_finite(view: View | None, aim: Aim) -> dict[str, Any]:
+    """What the plan says where the log has a finding of finite values."""
+    if aim.sought is not None and aim.sought.kind == "still" and not aim.nonfinite:
+        return {"look": stagnation.LOOK}
+    jump = jump_of(view, aim.sought) if view is not None and aim.sought is not None and not aim.nonfinite else None
+    return {"jump": {"above": jump.above, "below": jump.below}} if jump is not None else {}
 
 
 def shut_in(
@@ -163,6 +177,8 @@ class _Rerun:
         logs: Sequence[Path] = (),
     ) -> None:
         self.answers, self.view, self.aim, self.progress, self.logs = answers, view, aim, progress, logs
+        self.looked: Callable[[], bool] | None = None
+        """Of a training that does not learn: enough was observed."""
         self._unlike = 0
         self._heard = self._looked = time.monotonic()
 
@@ -192,6 +208,8 @@ class _Rerun:
             self.progress(process.ticks, done)
         if mapping is None:
             return bool(fidelity.reasons) and self._strays(process)
+        if self.looked is not None and self.looked():
+            return True
         if self.aim.asked is not None and mapping.first > self.aim.asked:
             return True
         return self.aim.step is not None and done is not None and done >= self.aim.step + self._beyond()

@@ -20,7 +20,7 @@ from postmortem.attach.observer import Observer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-Kind = Literal["loss", "skipped-loss", "gradient", "parameter", "raised", "requested"]
+Kind = Literal["loss", "skipped-loss", "gradient", "parameter", "raised", "requested", "jump"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Fault:
     kind: "loss" (a backward pass begins at it), "skipped-loss" (the program read it and left out the backward pass),
     "gradient" (of a step that the program left out), "parameter" (after an update), "raised" (the program ends with an
     exception; whether a non-finite value was the reason is not known), "requested" (no fault: a capture of the tick was
-    asked for). index: of the backward pass in the tick.
+    asked for), "jump" (the loss is finite, and above what the plan allows). index: of the backward pass in the tick.
     """
 
     tick: int

@@ -35,6 +35,7 @@ _WHERE = {
     "skipped-loss": "the program read a non-finite loss in optimizer step {tick}, and did not use it",
     "gradient": "gradients of optimizer step {tick} are non-finite, and the program did not use them",
     "raised": "the program raised in optimizer step {tick}",
+    "jump": "the loss of backward pass {index} of optimizer step {tick} is finite and far above those before it",
     "parameter": "parameters are non-finite after optimizer step {tick}",
 }
 

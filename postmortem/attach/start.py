@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 from postmortem.attach import boundaries
-from postmortem.attach.agent import Agent, Armed, Report
+from postmortem.attach.agent import Agent, Report
+from postmortem.attach.armed import Armed
 from postmortem.attach.layout import runs
 from postmortem.attach.layout.look import Look
 from postmortem.attach.recall import Recall
 from postmortem.silent import observe
 from postmortem.silent.faults import FAULTS
+from postmortem.silent.trials import CHECKS
 
 
 def attach(session: str) -> None:
@@ -40,7 +42,7 @@ def attach(session: str) -> None:
 
 def _try(name: str | None, folder: Path) -> None:
     """Makes the change that would cure a silent fault; `folder` holds a file "used" once it has had an effect."""
-    trial = next((fault.trial for fault in FAULTS if fault.name == name), None)
+    trial = CHECKS.get(name or "") or next((fault.trial for fault in FAULTS if fault.name == name), None)
     if trial is not None:
         trial.start(_Used(folder / "used"))
 

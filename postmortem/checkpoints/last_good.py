@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from postmortem.checkpoints.find import step_of
 from postmortem.core.model import Checkpoint
@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from postmortem.checkpoints.health import Health
+
+
+class Looked(NamedTuple):
+    """What opening a checkpoint showed, without its tensors; the fields are those of `Health` and `Checkpoint`."""
+
+    step: int | None
+    finite: bool | None
+    nonfinite: tuple[str, ...] = ()
+    problem: str | None = None
+    unverified: int = 0
+
+    @classmethod
+    def of(cls, health: Health) -> Looked:
+        """The same of a checkpoint whose tensors were read."""
+        problem = next((p.what for p in health.problems), None) if health.finite is None else None
+        return cls(health.step, health.finite, tuple(t.name for t in health.bad), problem, health.unverified)
 
 
 def anything(checkpoint: Checkpoint) -> bool:
@@ -72,7 +88,7 @@ def look_for_last_good(
 def last_good_of(found: Iterable[Health]) -> Health | None:
     """The newest finite checkpoint among those whose tensors were read, by the same rule; None if there is none."""
     by_path = {h.path: h for h in found}
-    good = last_good([looked_at(Checkpoint(path=h.path, step=None), h) for h in by_path.values()])
+    good = last_good([looked_at(Checkpoint(path=h.path, step=None), Looked.of(h)) for h in by_path.values()])
     return by_path[good.path] if good is not None else None
 
 
@@ -86,14 +102,14 @@ def not_looked_into(checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -
     return [c for c in alike if not c.looked_into]
 
 
-def looked_at(checkpoint: Checkpoint, health: Health) -> Checkpoint:
-    """The checkpoint with the results of `health`, and with its step if the name has none."""
+def looked_at(checkpoint: Checkpoint, seen: Looked) -> Checkpoint:
+    """The checkpoint with what opening it showed, and with the step in it if the name has none."""
     return replace(
         checkpoint,
-        step=checkpoint.step if checkpoint.step is not None else health.step,
-        finite=health.finite,
-        nonfinite=tuple(t.name for t in health.bad),
-        problem=next((p.what for p in health.problems), None) if health.finite is None else None,
+        step=checkpoint.step if checkpoint.step is not None else seen.step,
+        finite=seen.finite,
+        nonfinite=seen.nonfinite,
+        problem=seen.problem,
         looked_into=True,
     )
 

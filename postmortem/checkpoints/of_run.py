@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import named_step
+from postmortem.checkpoints.kept import looked, steps
 from postmortem.checkpoints.last_good import looked_at, not_looked_into
 from postmortem.core.errors import MissingExtra
 
@@ -147,13 +148,11 @@ def _affordable(found: Inspected, checkpoint: Checkpoint) -> bool:
 
 
 def _look(found: Inspected, checkpoint: Checkpoint) -> tuple[Inspected, Checkpoint]:
-    from postmortem.checkpoints.health import inspect
-
-    health = inspect(Path(checkpoint.path))
-    seen = looked_at(checkpoint, health)
+    shown = looked(Path(checkpoint.path))
+    seen = looked_at(checkpoint, shown)
     known = tuple(seen if c is checkpoint else c for c in found.checkpoints)
     notes = found.notes
-    if health.unverified:
+    if shown.unverified:
         what = f"the checksums of {checkpoint.path} were not compared, as it is large"
         notes = (*notes, f"{what}; postmortem checkpoints --checksums compares them")
     return replace(found, checkpoints=known, notes=notes, opened=found.opened + _size(checkpoint.path)), seen
@@ -166,16 +165,14 @@ def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Che
     If no step is recorded (``epoch_3.pt``), the optimizer's own count is used, if the newest is about as far as
     the log.
     """
-    from postmortem.checkpoints.file_map import map_files, optimizer_count
-
     placed = list(checkpoints)
     counted: dict[int, int] = {}
     for i, c in enumerate(placed):
         if named_step(Path(c.path)) is None and _size(c.path) <= _LARGEST:
-            seen = map_files(Path(c.path))
-            alike = seen.step is not None and (c.step is None or last is None or seen.step <= 2 * last)
-            placed[i] = replace(c, step=seen.step if alike else c.step)
-            if seen.step is None and c.step is None and (count := optimizer_count(seen)) is not None:
+            step, count = steps(Path(c.path))
+            alike = step is not None and (c.step is None or last is None or step <= 2 * last)
+            placed[i] = replace(c, step=step if alike else c.step)
+            if step is None and c.step is None and count is not None:
                 counted[i] = count
     if last is not None and last <= 2 * max(counted.values(), default=0) <= 4 * last:
         for i, count in counted.items():

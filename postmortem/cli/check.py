@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@click.option("--recipe", metavar="FILE.py[:FUNCTION]", help="Python file that rebuilds a step, instead of COMMAND.")
 @click.option(
     "--steps", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of optimizer steps."
 )
@@ -34,12 +37,13 @@ if TYPE_CHECKING:
     "tries",
     default=True,
     show_default=True,
-    help="Run COMMAND again with a change that would cure a fault, where there is one, and compare the losses.",
+    help="Run COMMAND again: with a change that would cure a fault, on one batch only, and as it is.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="List every check: ok, and not checked with its reason.")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def check(
     command: tuple[str, ...],
+    recipe: str | None,
     steps: int,
     seconds: float,
     sandbox: Literal["auto", "overlay", "landlock", "none"],
@@ -50,17 +54,24 @@ def check(
 ) -> int:
     """Run the first steps of a training and report why it would not learn.
 
-    COMMAND is the training command as you type it: `postmortem check -- python train.py --lr 3e-4`. It runs unmodified,
+    COMMAND is the training command as you type it: `postmortem check -- python train.py --lr 3e-4`; with --recipe, the
+    steps of a recipe are run one after another, from its initial state. It runs unmodified,
     your files are not changed, and it is stopped once enough was observed. Faults that raise no error and produce no
     NaN are reported with their line: for example gradients that never reach a parameter, or are not cleared.
     `postmortem rules` lists them. For some of them COMMAND runs again with a change, such as gradients that are cleared
-    after each step, and the losses of both runs are compared; this takes at most --seconds again. A non-finite loss is
-    reported as well; `postmortem run` finds its cause. Exit code 1: a fault or a non-finite loss was found; 2: no
-    training was seen.
+    after each step, and the losses of both runs are compared; this takes at most --seconds again. The checklist also
+    has what a step costs in time and memory, types, devices and seeds, and, from further runs of a few steps, whether
+    one batch can be overfitted and two runs agree; these change no exit code. A non-finite loss is reported as well;
+    `postmortem run` finds its cause. Exit code 1: a fault or a non-finite loss was found; 2: no training was seen.
     """
+    if bool(command) == (recipe is not None):
+        raise click.UsageError("give a COMMAND after --, or --recipe FILE.py" + (", not both" if command else ""))
+    if recipe is not None:
+        command = (sys.executable, "-m", "postmortem.attach.recipe_training", recipe, str(steps))
     from postmortem.attach.checking import check as look  # not at the top: --help loads no pandas
 
     result = look(command, steps=steps, seconds=seconds, sandbox=sandbox, offline=not network, tries=tries)
+    result = replace(result, command=()) if recipe is not None else result
     if format_ == "json":
         echo_json(result.as_json())
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import click
 from postmortem import api
 from postmortem.cli.shared import CONTEXT, PATH, echo_json, own_stdout, warn_of_broken_plugins
 from postmortem.core.printable import printable
+from postmortem.core.registry import entry_points
 from postmortem.reporters.replay_text import replay_lines
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def replay(
         )
     """
     # fixes need torch, which only the process of COMMAND loads: it takes seconds
-    scan_alone = command and not entry_points(group="postmortem.fixes")
+    scan_alone = command and not entry_points("postmortem.fixes")
     warn_of_broken_plugins(*(api.OF_A_SCAN if scan_alone else ()))
     if command:
         given = [name for name in _OF_A_RECIPE if options.pop(name)]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from postmortem.reporters import Render
 
 _paths = click.argument("paths", nargs=-1, type=SOURCE)
+_OF_A_REPLAY = ("fixes", "stages of a replay")
 _HERE = (Path("."),)
 _MOST_TOLD = 10
 _WITH_PLACES = ("sarif", "github", "junit")  # formats that attach findings to a line of a file
@@ -76,6 +77,11 @@ _jobs = click.option(
     metavar="N",
     help="Number of processes.  [default: depends on the size of the runs; at most one per core]",
 )
+_executor = click.option(
+    "--executor",
+    metavar="ADDRESS",
+    help="Read and judge the runs on an existing Dask cluster, dask://HOST:PORT, whose workers see the same files.",
+)
 
 
 @click.command(context_settings=CONTEXT)
@@ -102,6 +108,7 @@ _jobs = click.option(
 @_replay
 @_no_cache
 @_jobs
+@_executor
 @click.option(
     "--baseline",
     type=SOURCE,
@@ -120,7 +127,8 @@ def scan(
 ) -> int:
     """Find all runs below PATHS (default: the current folder) and report what happened to each, worst first.
 
-    A path may be a URL (s3://…, gs://…, https://…; extra [remote]): what readers use there is copied first.
+    A path may be a URL (s3://…, gs://…, https://…; extra [remote]) or a run in W&B's cloud (wandb://ENTITY/PROJECT/RUN;
+    extra [wandb]): what readers use there is copied first.
     """
     render = REPORTERS[format_]
     refuse_to_replace_a_log(output, paths or _HERE)
@@ -159,11 +167,12 @@ def scan(
 @_replay
 @_no_cache
 @_jobs
+@_executor
 @click.option("--overlay", is_flag=True, help="Also plot the curves of all runs in the same charts, to compare them.")
 @click.option(
     "--redact",
     is_flag=True,
-    help="Leave out user and host names, absolute paths and the options of commands.",
+    help="Leave out user and host names, paths, addresses, settings and the options of commands.",
 )
 def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, **options: Any) -> int:
     """Write a self-contained HTML report of the runs below PATHS (default: the current folder); it needs no network.
@@ -209,7 +218,7 @@ def _config(
 
 def _how(options: Mapping[str, Any]) -> dict[str, Any]:
     """What `_scanned` gets of the options of a command."""
-    return {name: options[name] for name in ("checkpoints", "replay", "no_cache", "jobs")}
+    return {name: options[name] for name in ("checkpoints", "replay", "no_cache", "jobs", "executor")}
 
 
 def _scanned(
@@ -220,12 +229,11 @@ def _scanned(
     replay: bool,
     no_cache: bool,
     jobs: int | None,
+    executor: str | None,
     baseline: Path | None = None,
     draw: bool = False,
     locate: bool = False,
 ) -> Report:
-    if replay:
-        warn_of_broken_plugins()
     shown = shown_progress()
     try:
         with (
@@ -243,11 +251,12 @@ def _scanned(
                 draw=draw,
                 locate=locate,
                 jobs=jobs,
+                executor=executor,
                 progress=shown.runs if shown else None,
             )
     finally:
-        if not replay:  # the dialects of text logs are imported only where there is one
-            warn_of_broken_plugins(*api.OF_A_SCAN, used=True)
+        # of what was used: the dialects of text logs are imported only where there is one
+        warn_of_broken_plugins(*api.OF_A_SCAN, *(_OF_A_REPLAY if replay else ()), used=True)
     _tell_not_replayed(report)
     return report
 

@@ -95,7 +95,8 @@ class Culprit(Displayed):
     samples: sorted indices in the batch; None if all samples, or no particular ones, cause the failure.
     """
 
-    cause: Cause
+    cause: Cause | str
+    """Of a training that does not learn, the name of a silent fault as well."""
     phase: Phase
     module: str | None = None
     op: str | None = None

@@ -10,7 +10,7 @@ import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from postmortem.core.errors import PostmortemError, UsageError, described, did_you_mean
@@ -19,6 +19,7 @@ from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from importlib.metadata import EntryPoint
     from pathlib import Path
 
 T = TypeVar("T")
@@ -59,6 +60,17 @@ class Broken:
 
     where: str
     why: str
+
+
+def entry_points(group: str) -> list[EntryPoint]:
+    """The entry points of a group. Those of all groups are read at once, which takes as long as reading one group."""
+    return [entry for entry in _all_entry_points() if entry.group == group]
+
+
+@cache
+def _all_entry_points() -> list[EntryPoint]:
+    found = importlib.metadata.entry_points()
+    return [entry for group in found.groups for entry in found.select(group=group)]
 
 
 def _origin(item: object) -> tuple[str, str]:
@@ -126,7 +138,7 @@ class Registry(Generic[T]):
             modules = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
             for name in sorted(f"{self.package}.{module}" for module in modules):
                 self._guard(name, partial(importlib.import_module, name))
-            for entry in importlib.metadata.entry_points(group=self.group):
+            for entry in entry_points(self.group):
                 self._guard(f"{entry.name} = {entry.value}", entry.load)
             self._loading, self._loaded = False, True
 

@@ -78,11 +78,11 @@ _OF_VALUES = (
 class _Rule(NamedTuple):
     role: str | None
     why: str
-    pattern: re.Pattern[str]
+    pattern: str
 
 
 _TABLE: tuple[_Rule, ...] = tuple(
-    _Rule(role, why, re.compile(pattern))
+    _Rule(role, why, pattern)
     for role, why, pattern in (
         (None, "a count or a record of values, not a value",
          rf"(^|[ /]){_RECORD} (\w+ )?({_LOSS}|nan|inf|skipped)|{languages.BEST_LOSS}|{_LOSS}( \w+)?[ /]{_OF_VALUES}$"
@@ -175,6 +175,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
     )
 )  # fmt: skip
 """Role, reason, and the pattern of names. The first that matches decides."""
+_compiled = lru_cache(maxsize=None)(re.compile)
+"""The patterns of the table are compiled when a name asks for them: most names are decided by one of the first."""
 
 _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
@@ -199,7 +201,7 @@ def role_of(tag: str) -> str | None:
     if len(tag) > _LONGEST:
         return None
     name = plain_name(tag)
-    role = next((rule.role for rule in _TABLE if rule.pattern.search(name)), None)
+    role = next((rule.role for rule in _TABLE if _compiled(rule.pattern).search(name)), None)
     held_out = _SPLIT.search(name) is not None
     if role in ("loss", "accuracy"):
         return f"val_{role}" if held_out else role

@@ -14,6 +14,7 @@ from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import lost_to_chance
 from postmortem.detectors.shared.frozen import digits, flat
+from postmortem.detectors.shared.lr_phase import still_warms_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +64,8 @@ class ChanceLevelLoss(BaseDetector):
 
     What to try: overfit one batch; view inputs together with their labels; plot a histogram of the predictions.
 
+    A log that ends while the learning rate still warms up, early in what was planned, says nothing about the loss.
+
     Known false positives: a task that cannot be learned.
     """
 
@@ -95,8 +98,9 @@ class ChanceLevelLoss(BaseDetector):
             return
         if not known and not scores and critic is None:
             raise NotChecked("no training loss with a known number of classes")
-        found = (self._guesses(losses[0], known) if losses else None) or self._lost(view)
-        found = found or self._never_learns(view, scores)
+        learns = not still_warms_up(view)
+        found = (self._guesses(losses[0], known) if losses and learns else None) or self._lost(view)
+        found = found or (self._never_learns(view, scores) if learns else None)
         found = found or self._scores_nothing(scores, losses) or self._one_answer(scores, losses)
         found = found or self._hardly_overlaps(scores, losses) or self._same_score(scores, losses)
         if found := found or self._guesses_held_out(view, losses, scores):

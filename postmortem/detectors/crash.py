@@ -72,6 +72,7 @@ class Crash(BaseDetector):
             where = f", line {first.line} of {first.file.rsplit('/', 1)[-1]}" if first.line is not None else ""
             exception = first.fields.get("exception") or first.fields.get("class") or kind
             survived = view.run.ended == "completed"
+            requeued = not survived and _was_requeued(view, events[-1])
             follows = caused and _is_consequence(kind)
             text = first.message.splitlines()[0] if first.message else exception
             causes = [str(cause) for cause in first.fields.get("causes") or []]
@@ -79,9 +80,10 @@ class Crash(BaseDetector):
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity="info" if survived or follows else "error",
+                severity="info" if survived or requeued or follows else "error",
                 message=f"{kind}{_who(ranks, first)}{where}: {text}"
-                + (" (the run continued and completed)" if survived else ""),
+                + (" (the run continued and completed)" if survived else "")
+                + (" (the job was queued again and went on)" if requeued else ""),
                 rank=first.rank,
                 step=first.step,
                 wall_time=first.wall_time if math.isfinite(first.wall_time) else None,
@@ -175,6 +177,13 @@ def _was_followed(event: Event) -> bool:
     if "victim_of" in event.fields or "goes_on" in event.fields or _is_consequence(event.kind):
         return False
     return bool(event.fields.get("went_on")) or event.severity == "warning"
+
+
+def _was_requeued(view: View, event: Event) -> bool:
+    """Whether the scheduler preempted the job, and steps were logged after it."""
+    preempted = re.search("PREEMPT|REQUEUE", str(event.fields.get("reason", ""))) is not None
+    went_on = None not in (event.step, view.last_step) and event.step < view.last_step  # type: ignore[operator]
+    return preempted and went_on and view.run.ended != "preempted"
 
 
 def _is_consequence(kind: str) -> bool:

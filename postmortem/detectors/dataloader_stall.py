@@ -111,12 +111,20 @@ class DataloaderStall(BaseDetector):
         longest = float(cost[rows].max())
         if longest < 2 * float(np.quantile(cost[:at], 0.9)):
             return None  # one step in ten was nearly as long before: the times scatter
-        worst = longest / usual
+        if (
+            not usual
+        ):  # printed as 0.000: a ratio is unknown, and single waits among times too short to be printed are few
+            if not many:
+                return None
+            worst, how = float("inf"), f"takes up to {number(longest)} where it took 0"
+        else:
+            worst = longest / usual
+            how = f"is up to {number(worst)} times the usual"
         what = "from here on" if many else f"in {len(rows)} of {len(cost)} rows"
         return self.found(
             series,
             at,
-            f"{series.tag} is up to {number(worst)} times the usual {what}, first at step {series.step[at]}",
+            f"{series.tag} {how} {what}, first at step {series.step[at]}",
             end=int(rows[-1]),
             evidence={
                 "usual": median(series.value[:at]),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.detectors import detector
@@ -29,6 +30,8 @@ class EmptyDataset(BaseDetector):
 
     Why it matters: a training on 0 samples ends without an error, and its metrics are meaningless.
 
+    Severity: info where it stands before the first step of a log to which later attempts are appended.
+
     How: no statistics. One finding for all messages of a run. Messages about optional splits (validation, test) and
     about other files (checkpoints, settings) do not count.
 
@@ -46,4 +49,8 @@ class EmptyDataset(BaseDetector):
     def detect(self, view: View) -> Iterator[Finding]:
         empty = (e for e in view.events if e.kind == "empty-cache" and e.severity == "warning")
         if event := next((e for e in empty if _OPTIONAL.search(e.message) is None), None):
-            yield self.reported(event)
+            found = self.reported(event)
+            if event.step is None and view.restarts:
+                words = f"{found.message} (before the first attempt; later ones are appended to the same log)"
+                found = replace(found, severity="info", message=words)
+            yield found

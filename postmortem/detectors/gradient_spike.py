@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.stats import noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Finding
+    from postmortem.core.series import Series
     from postmortem.core.view import View
+    from postmortem.detectors.shared.excursions import Excursion
 
 
 @detector
@@ -36,7 +39,8 @@ class GradientSpike(BaseDetector):
     be lower by `ratio` as well, so that a norm that grows from almost zero to its normal size is not a spike.
 
     Severity: info if a logged schedule (a task, a sequence length, a difficulty) changes at the same step, or a log
-    message announces a new phase or unfrozen layers there.
+    message announces a new phase or unfrozen layers there; and for a spike below `large` times the level that the
+    training loss does not show: a clipped gradient changes little.
 
     Typical causes: a corrupt or very long sample, a rare class, loss terms divided by a small number, a learning rate
     close to the stability limit.
@@ -50,7 +54,8 @@ class GradientSpike(BaseDetector):
     @dataclass(frozen=True, kw_only=True)
     class Options:
         """Noise units, ratio to the previous level, gap to the next excursion, fraction of the run that is ignored at
-        its start."""
+        its start, minimum number of points, longest spike as a fraction of the run, and the ratio from which a spike
+        matters even if the loss does not show it."""
 
         z: float = 5.0
         ratio: float = 3.5
@@ -58,6 +63,7 @@ class GradientSpike(BaseDetector):
         guard: float = 0.04
         points: int = 30
         longest: float = 0.1
+        large: float = 10.0
 
     code = "GRD001"
     name = "gradient-spike"
@@ -82,6 +88,7 @@ class GradientSpike(BaseDetector):
                 if lasting or peak < self.options.ratio * after or new_phase(view, step) or warm_restart(view, step):
                     continue
                 change = change_at(view, res.series, step)
+                harmless = peak < self.options.large * before and _loss_is_calm(view, res.series, spike)
                 first, at_peak = float(res.series.value[spike.first]), ""
                 if spike.peak > spike.first:
                     at_peak = f" (peak {number(peak)} at step {res.series.step[spike.peak]})"
@@ -89,8 +96,22 @@ class GradientSpike(BaseDetector):
                     res.series,
                     spike.first,
                     f"{series.tag} jumps from {number(before)} to {number(first)} at step {step}{at_peak} and recovers"
-                    + (f", as {change}" if change else ""),
-                    severity="info" if change else None,
+                    + (f", as {change}" if change else "; the loss does not react" if harmless else ""),
+                    severity="info" if change or harmless else None,
                     end=spike.last,
                     evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z},
                 )
+
+
+def _loss_is_calm(view: View, series: Series, spike: Excursion) -> bool:
+    """Whether the training loss, logged beside the norm, is in and after the spike what it was before."""
+    raw = view.main("loss")
+    if raw is None:
+        return False
+    loss = raw.finite
+    first, last = (int(np.searchsorted(loss.step, series.step[at])) for at in (spike.first, spike.last))
+    before, after = loss.value[max(0, first - 25) : first], loss.value[first : last + 11]
+    if len(before) < 10 or len(after) < 5 or len(loss) < 0.5 * len(series):
+        return False
+    level, spread = float(np.median(before)), noise(before)
+    return bool(after.max() <= max(before.max(), level + 3 * spread) and np.median(after) <= level + spread)

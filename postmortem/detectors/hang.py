@@ -101,9 +101,8 @@ class Hang(BaseDetector):
             return None
         wall = longest.wall_time[np.isfinite(longest.wall_time)]
         pause, last = float(np.diff(wall).max()), float(wall.max())
-        active = max(
-            last, *(float(np.nanmax(s.wall_time)) for s in view.of(*_ACTIVE) if np.isfinite(s.wall_time).any())
-        )
+        ends = [float(np.nanmax(s.wall_time)) for s in view.of(*_ACTIVE) if np.isfinite(s.wall_time).any()]
+        active = max([last, *ends])
         silence, before = max(stopped, default=last) - active, f"the longest pause before was {_span(pause)}"
         idle, path = self._idle(view, max(last, *stopped)) if stopped else (0.0, "")
         enough = max(self.options.silence, self.options.factor * pause)

@@ -11,7 +11,7 @@ from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.frozen import constant_from, digits, flat
 from postmortem.detectors.shared.losses import judged_losses, totals
-from postmortem.detectors.shared.lr_phase import dead_from, new_phase
+from postmortem.detectors.shared.lr_phase import dead_from, new_phase, still_warms_up
 from postmortem.detectors.shared.regimes import change_at
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class LossPlateau(BaseDetector):
             raise NotChecked("competing losses or a reward: a constant loss is normal there")
         series = losses[0]
         found = self._weights_stand_still(view, series) or self._dead_schedule(view, series)
-        found = found or self._never_fell(series) or self._broken_line(view, series)
+        found = found or (None if still_warms_up(view) else self._never_fell(series))
+        found = found or self._broken_line(view, series)
         if found is not None:
             step, why = found
             at = min(int(np.searchsorted(series.step, step)), len(series) - 1)

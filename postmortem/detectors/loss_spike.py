@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _LEAST = math.log(1.1)
+_HARDLY = 0.03
+"""The share of the first level of a loss that a spike may reach and still be next to nothing."""
 _STAYS = 8
 """Ratio to the previous level, and points above half of what was learned, of a jump that gives it back."""
 
@@ -52,14 +54,14 @@ class LossSpike(BaseDetector):
     What to try: replay the step and inspect the batch; clip the gradient norm; lower the learning rate or beta2; skip
     the batches around the step and resume from a checkpoint before it (as done for PaLM).
 
-    Severity: info for a spike that recovers, if it is one of a validation loss, or did not cost any reward, or is
-    small (`large`) and in the first row after an evaluation, where a printed mean often starts again. Info as well if a
-    schedule that is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the
-    start of a rise that a slow change of one explains (the weight of a loss term), or if the log announces a new phase
-    there in words (not if unfrozen layers or the end of a warm-up cost half of what was learned),
-    or if three and more jumps lie at the multiples of one number of steps and recover (a program that resets something
-    every 3000 steps), unless the peak is above ten times the first level of the loss, or a classifier guesses from
-    then on.
+    Severity: info for a spike that recovers, if it is one of a validation loss, or did not cost any reward, or its peak
+    is a few hundredths of the first level of the loss (a loss near zero scatters by ratio), or it is small (`large`)
+    and in the first row after an evaluation, where a printed mean often starts again. Info as well if a schedule that
+    is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the start of a rise
+    that a slow change of one explains (the weight of a loss term), or if the log announces a new phase there in words
+    (not if unfrozen layers or the end of a warm-up cost half of what was learned), or if three and more jumps lie at
+    the multiples of one number of steps and recover (a program that resets something every 3000 steps), unless the peak
+    is above ten times the first level of the loss, or a classifier guesses from then on.
 
     Known false positives: the start of a new data set or curriculum stage that is not logged; a single restart of the
     learning rate (if the schedule restarts several times, rises of the loss at a restart are ignored).
@@ -118,8 +120,10 @@ class LossSpike(BaseDetector):
                 high = far_above_start(res.series, float(res.series.value[spike.peak]))
                 high = high or not excuses(view, int(res.series.step[spike.first]))
                 small = res.log and spike.rise < math.log(self.options.large)
-                mild = _reward_holds(view, res.series, spike) or (
-                    small and _first_after_evaluation(view, res.series, spike)
+                mild = (
+                    _reward_holds(view, res.series, spike)
+                    or (res.log and _hardly_anything(res.series, spike))
+                    or (small and _first_after_evaluation(view, res.series, spike))
                 )
                 yield self._spike(res, spike, None if high else change, None if high else period, mild)
 
@@ -204,6 +208,12 @@ def _reward_holds(view: View, series: Series, spike: Excursion) -> bool:
             end = reward.value[-max(3, len(reward) // 10) :]
             return bool(np.median(end) >= np.median(before) - noise(reward.value))
     return False
+
+
+def _hardly_anything(series: Series, spike: Excursion) -> bool:
+    """Whether even the peak is a small share of the first loss: one that is nearly zero scatters by ratio."""
+    first = float(np.median(series.value[: max(3, len(series) // 50)]))
+    return bool(series.value[spike.peak] < _HARDLY * first)
 
 
 def _first_after_evaluation(view: View, series: Series, spike: Excursion) -> bool:

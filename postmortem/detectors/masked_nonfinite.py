@@ -29,8 +29,8 @@ class MaskedNonfinite(BaseDetector):
     (`logging_nan_inf_filter`, on by default), so a dead run looks like a perfect one.
 
     How: at least `points` exact zeros at the end of the series, after a value above `before`. After any non-zero value
-    if every score that was above zero is exactly zero from then on as well, since a perfect loss with useless scores is
-    not a success.
+    if every score falls to less than half of its value there, since a perfect loss with useless scores is not a
+    success.
 
     Typical causes: any cause of nan-onset, hidden by the filter; also batches in which all labels are ignored (-100),
     or a loss multiplied by zero.
@@ -76,7 +76,7 @@ class MaskedNonfinite(BaseDetector):
             how = "a logger may have replaced a NaN"
             if certain:
                 how = "the gradient norm is non-finite, so a logger likely replaced a NaN"
-            scores = f", and so {'is' if len(lost) == 1 else 'are'} {' and '.join(lost[:3])}" if lost else ""
+            scores = f", and {' and '.join(lost[:3])} {'falls' if len(lost) == 1 else 'fall'}" if lost else ""
             yield self.found(
                 series,
                 at,
@@ -86,15 +86,15 @@ class MaskedNonfinite(BaseDetector):
                     "before": recent[-1],
                     "zeros": zeros,
                     "gradient_norm_not_finite": certain,
-                    "scores_at_zero": lost,
+                    "scores_lost": lost,
                 },
             )
 
 
 def _lost_scores(view: View, step: int) -> list[str]:
-    """The tags of the scores that are exactly zero since a step, if all are; they were above zero before."""
+    """The tags of the scores that are zero or less than half as high since a step, if all are."""
     scores = [s.finite for s in view.of("val_accuracy", "accuracy")]
     since = [(s.tag, s.value[s.step < step], s.value[s.step >= step]) for s in scores]
     both = [(tag, before, after) for tag, before, after in since if len(before) and len(after) >= 2]
-    lost = [tag for tag, before, after in both if float(np.median(before[-5:])) > 0 and not after.any()]
+    lost = [tag for tag, before, after in both if float(np.max(after)) < float(np.median(before[-5:])) / 2]
     return lost if len(lost) == len(both) else []

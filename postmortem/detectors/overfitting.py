@@ -38,19 +38,21 @@ class Overfitting(BaseDetector):
 
     What to try: use the checkpoint of the best step; stop early; add weight decay, dropout or more data.
 
-    Severity: info if a validation accuracy keeps improving: confident errors cost more, but there are fewer. If no
-    accuracy is named as a validation metric, one that is logged as rarely as the evaluations is used. A component of
-    the validation loss counts only if the sum of the components rises.
+    Severity: info if a validation accuracy keeps improving: confident errors cost more, but there are fewer. Info as
+    well if the rise is less than `little` and no validation accuracy gets worse. If no accuracy is named as a
+    validation metric, one that is logged as rarely as the evaluations is used. A component of the validation loss
+    counts only if the sum of the components rises.
 
     Known false positives: a validation loss that rises because confident errors cost more, where no accuracy is logged.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Rise over the best value as a fraction, and in noise units; fall of the training loss; minimum number of
-        evaluations."""
+        """Rise over the best value as a fraction, the least one that matters where no score gets worse, and in noise
+        units; fall of the training loss; minimum number of evaluations."""
 
         rise: float = 0.1
+        little: float = 0.25
         z: float = 3.0
         train_down: float = 0.03
         points: int = 6
@@ -96,6 +98,9 @@ class Overfitting(BaseDetector):
         better = next((s for s in scores if _better(s.finite, int(series.step[best]))), None)
         rates = (s for s in _error_rates(view, train) if _fewer(s.finite, int(series.step[best])))
         better = better or next(rates, None)
+        held = None
+        if better is None and end < (1 + self.options.little) * least:
+            held = scores[0] if scores and all(_holds(s.finite, int(series.step[best])) for s in scores) else None
         if scores:
             evidence["accuracy_end"] = float((better or scores[0]).finite.value[-1])
         return self.found(
@@ -103,8 +108,9 @@ class Overfitting(BaseDetector):
             best,
             f"{series.tag} is best at step {series.step[best]} ({number(least)}) and rises to {number(end)}, "
             f"while {train.tag} falls from {number(then)} to {number(now)}"
-            + (f" and {better.tag} improves" if better is not None else ""),
-            severity="info" if better is not None else None,
+            + (f" and {better.tag} improves" if better is not None else "")
+            + (f" and {held.tag} gets no worse" if held is not None else ""),
+            severity="info" if better is not None or held is not None else None,
             end=len(series) - 1,
             evidence=evidence,
         )
@@ -124,6 +130,16 @@ def _better(score: Series, step: int) -> bool:
     then, now = (float(np.median(part)) for part in (x[at : at + max(3, len(x) // 20)], x[-max(3, len(x) // 10) :]))
     top = 100.0 if x.max() > 1 else 1.0
     return now - then > max(0.05 * (top - then), 2 * noise(x))
+
+
+def _holds(score: Series, step: int) -> bool:
+    """Whether a score is at its end no lower than around a step."""
+    x = score.value
+    at = int(np.searchsorted(score.step, step))
+    if len(x) - at < 6:
+        return False
+    then, now = float(np.median(x[max(0, at - 2) : at + 3])), float(np.median(x[-max(3, len(x) // 10) :]))
+    return now >= then
 
 
 _ERROR_RATE = re.compile(

@@ -25,7 +25,6 @@ _AGAIN = 3
 
 _PHASES = ("new-phase", "setup-change")
 """Announcements after which a counter may start over."""
-_SCORES = ("accuracy", "val_accuracy", "val_loss", "perplexity")
 _OF_TRAINING = ("loss", "lr", "grad_norm", "loss_scale", "reward")
 """Roles of what a training logs and an evaluation of its checkpoints does not."""
 
@@ -79,27 +78,45 @@ def _announcement(view: View, restart: Restart) -> str | None:
 
 
 def _dated(view: View, restart: Restart) -> str | None:
-    """The line with a date that a script or program prints at its start, between the steps of a restart from the first.
+    """The line that a script or program prints at its start, between the steps of a restart from the first.
 
     Dates that come more often than attempts begin and end are printed in the course of one. Where more commands were
-    typed at a shell prompt than restarts are seen, each restart is such a command.
+    typed at a shell prompt than restarts are seen, each restart is such a command. A line that announces a training
+    ("Start training from ...") counts like a date, however many starts logged nothing.
     """
     lines = [e for e in view.events if e.kind == "attempt-dated"]
     typed = [e for e in lines if "prompt" in e.fields]
     if len(typed) > len(view.restarts):
         return str(next((e for e in typed if (e.step or 0) >= restart.before), typed[-1]).fields["said"])
+    starts = [e for e in view.events if e.kind == "attempt-started" and e.step is not None]
     dates = [e for e in lines if e.step is not None and "prompt" not in e.fields]
     late = restart.before + max(10, restart.before // 20)  # the date is placed by the densest counter of the log
     found = next((str(e.fields["said"]) for e in dates if restart.before <= (e.step or 0) <= late), None)
-    starts_over = restart.after <= (view.first_step or 0)
-    return found if starts_over and len(dates) <= 2 * len(view.restarts) + 2 else None
+    first = view.first_step or 0
+    if restart.after <= first and found is not None and len(dates) <= 2 * len(view.restarts) + 2:
+        return found
+    if restart.after > first + 1:  # one program of the log may count from 0, another from 1
+        return None
+    return next((str(e.fields["said"]) for e in starts if restart.before <= (e.step or 0) <= late), None)
+
+
+def _from_the_start(view: View, restart: Restart) -> bool:
+    """Whether the steps go back to the first one: of the log, or of an attempt that logs every so many of its steps."""
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    if stream is None or restart.after <= (view.first_step or 0):
+        return stream is not None
+    points, attempt = stream.points, int(stream.segment[restart.row])
+    code = int(points.code[restart.row])
+    rows = np.flatnonzero((points.code == code) & (stream.segment == attempt))
+    gaps = np.diff(points.take("step", rows))
+    return len(gaps) >= _FEW and bool((gaps == restart.after).all())
 
 
 def _begins_anew(view: View, restart: Restart) -> bool:
     """Whether a complete training ended where the steps go back to the first one, and the loss does not go on."""
     loss = view.main("loss")
     stream = next((s for s in view.run.streams if restart in s.restarts), None)
-    if loss is None or stream is None or restart.after > (view.first_step or 0):
+    if loss is None or stream is None or not _from_the_start(view, restart):
         return False
     points, attempt = stream.points, int(stream.segment[restart.row])
     rows = np.flatnonzero((points.code == points.tags.index(loss.tag)) if loss.tag in points.tags else [])
@@ -110,7 +127,10 @@ def _begins_anew(view: View, restart: Restart) -> bool:
     complete = ends[0] == ends[1] or (_is_round(len(old)) and (_is_round(ends[0]) or _is_round(ends[0] + 1)))
     first, last, after = (float(np.median(points.value[at])) for at in (old[:3], old[-3:], new[:3]))
     unrest = sigma(np.diff(points.value[old[-20:]]))
-    return complete and abs(after - last) > max(0.5 * abs(first - last), 5 * unrest)
+    apart = abs(after - last) > max(0.5 * abs(first - last), 5 * unrest)
+    if not apart and min(first, last, after) > 0:  # another loss, of another size
+        apart = abs(np.log(after / last)) > max(np.log(3), abs(np.log(first / last)))
+    return complete and apart
 
 
 def _repeats(view: View, restart: Restart) -> bool:
@@ -120,7 +140,7 @@ def _repeats(view: View, restart: Restart) -> bool:
     between two steps: kernels that are not deterministic differ in the last digits.
     """
     stream = next((s for s in view.run.streams if restart in s.restarts), None)
-    if stream is None or restart.after <= (view.first_step or 0):
+    if stream is None or _from_the_start(view, restart):
         return False
     points, attempt = stream.points, int(stream.segment[restart.row])
     compared = same = 0
@@ -188,13 +208,13 @@ class StepReset(BaseDetector):
         seen: set[tuple[int, int]] = set()
         again = _starts_again(view)
         evaluations = _evaluations(view)
-        trains = bool(view.of(*_OF_TRAINING, *_SCORES))
+        trains = bool(view.of(*_OF_TRAINING))
         for restart in view.restarts:
             if (restart.before, restart.after) in seen:
                 continue
             seen.add((restart.before, restart.after))
             how = f"{restart.before - restart.after + 1} steps were logged twice"
-            starts_over = restart.after <= (view.first_step or 0)
+            starts_over = _from_the_start(view, restart)
             if starts_over:
                 how = "the counter starts over"
             if onset := overwritten_onset(view, restart):
@@ -220,7 +240,7 @@ class StepReset(BaseDetector):
             elif date:
                 how = f"a new attempt was appended to the log: it begins after the line {date!r}"
             elif not trains:
-                how += "; nothing is logged by which a training is known, such as a loss or a score"
+                how += "; nothing is logged by which a training is known, such as a loss or a learning rate"
             elif id(restart) in evaluations:
                 how = "no loss is logged from there on, so it is likely an evaluation of saved checkpoints"
             farther = view.run.ended == "completed" or (view.last_step or 0) > restart.before

@@ -8,7 +8,7 @@ from postmortem.diagnoses.shared.schedule import lower_rate, rate_at
 from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.model import Diagnosis, Finding, Strength
     from postmortem.core.view import View
 
 FORWARD = (
@@ -46,11 +46,18 @@ class Numerics:
         gradients = [f for f in bad if f.name == "nonfinite-gradient"]
         backward = any(f is root or f.step == root.step for f in gradients)
         masked = any(f.name == "masked-nonfinite" for f in bad)
-        own_loss = (
-            backward and root.severity == "error" and root.evidence.get("between") is None and not _accumulates(view)
+        own_loss = (  # a report in words stands at the step printed last, whose loss need not be its own
+            backward
+            and root.tag is not None
+            and root.severity == "error"
+            and root.evidence.get("between") is None
+            and not _accumulates(view)
         )
-        if masked:
-            where = "A logger likely replaced a non-finite loss by a finite number"
+        if root.tag is None and root.severity == "error":
+            where = "The logged numbers are finite up to there and do not show where it came from"
+        elif masked:
+            sure = root.evidence.get("gradient_norm_not_finite")
+            where = f"The program {'likely' if sure else 'may have'} replaced a non-finite loss by a finite number"
         elif root.severity == "warning":
             where = (
                 "The logged loss stays finite: the updates were likely skipped, as a loss scaler does, or did no harm"
@@ -65,6 +72,7 @@ class Numerics:
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
         ramp = bool(watched(view)) and not stable_before(view, root.step)
+        strength: Strength = "likely" if own_loss and not masked else "possible"
         return (
             Story(view, root, consequences(findings, root))
             .because(*[f.message for f in bad if f.tag != root.tag or f.name != root.name][:3])
@@ -79,7 +87,11 @@ class Numerics:
                 lower_rate(view, rate_at(view, root.step)) if ramp else None,
             )
             .replay()
-            .diagnosis("numerics", f"{root.message}. {where}.", "likely" if own_loss and not masked else "possible")
+            .diagnosis(
+                "numerics",
+                f"{root.message.rstrip('.!')}. {where}.",
+                strength,
+            )
         )
 
 

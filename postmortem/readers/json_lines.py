@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from postmortem.core.model import Problem
 from postmortem.core.progress import numbered
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip, Skips
 from postmortem.readers import reader
-from postmortem.readers.shared.decode import begins_with_nuls, decoded
+from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import is_blank, leaves, number, why_no_number, written_number
+from postmortem.readers.shared.json_rows import bad_lines, json_object
 from postmortem.readers.shared.long_rows import LongRows
 from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, LARGEST, plain
@@ -37,7 +36,6 @@ _SENTENCE = re.compile(r'"\s*:\s*"[^"\\ ]+(?: [^"\\ ]+){3}')
 """Text of four words or more, as in a data set or a list of predictions."""
 _TOTALS = ("total_steps", "max_steps")
 _COUNTS = {*COUNTERS, *EPOCHS, "_step"}
-_MOST_REPORTED = 20
 _STATISTICS = {"num", "n", "count", "mean", "std", "stddev", "var", "min", "max", "median", "sum", "last"}
 """Keys of an object that sums up one quantity: its mean is the value."""
 
@@ -98,7 +96,7 @@ class JsonLines:
         for number_of, line in numbered(lines, str(path)):
             if not line.strip():
                 continue
-            row = _object(line)
+            row = json_object(line)
             if row is None:
                 bad.append(number_of)
             elif not _HEADER_KEYS.isdisjoint(row):
@@ -113,7 +111,7 @@ class JsonLines:
         finish(reading, table, times)
         if texts := sum(table.text_columns().values()):
             skipped[Skip.NOT_NUMERIC] += texts
-        reading.problems += _problems(path, bad, len(lines), len(table))
+        reading.problems += bad_lines(path, bad, len(lines), len(table))
         return reading
 
 
@@ -154,33 +152,6 @@ def _with_means(row: dict[str, Any], skipped: Skips) -> dict[str, Any]:
     return row | means
 
 
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
-
-
 def _two_objects(text: str) -> bool:
     first, _, rest = text.partition("\n")
-    return _object(first) is not None and rest.lstrip().startswith("{")
-
-
-def _problems(path: Path, bad: list[int], lines: int, rows: int) -> list[Problem]:
-    kept = f"{rows} rows"
-    if bad and not rows:
-        what = f"not JSON lines: {len(bad)} lines are not JSON objects"
-        return [Problem(path=str(path), line=bad[0], what=what, kept="nothing")]
-    problems = []
-    for line in bad[:_MOST_REPORTED]:
-        what = "this line is not a JSON object"
-        if line == lines:
-            what = "truncated: the last line is not a complete JSON object"
-        elif line == 1 and begins_with_nuls(path):
-            what = "truncated: the first line is not a complete JSON object"
-        problems.append(Problem(path=str(path), line=line, what=what, kept=kept, lost="1 line"))
-    if more := bad[_MOST_REPORTED:]:
-        what, lost = f"{len(more)} more lines are not JSON objects", f"{len(more)} lines"
-        problems.append(Problem(path=str(path), line=more[0], what=what, kept=kept, lost=lost))
-    return problems
+    return json_object(first) is not None and rest.lstrip().startswith("{")

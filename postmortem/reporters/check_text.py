@@ -33,11 +33,11 @@ def _lines(result: CheckResult, width: int, *, verbose: bool, ran: bool) -> Iter
     for fault in result.faults:
         yield ""
         yield from _fault(fault, width)
-    if not ran and result.steps and not found:
+    if not ran and result.command and result.steps and not found:
         yield ""
         yield from _next(result)
     yield ""
-    yield from _checklist(result.checks, width) if verbose else _counted(result.checks, width)
+    yield from _checklist(result.checks, width) if verbose else _brief(result, width)
     for note in result.notes:
         yield f"note: {note}"
 
@@ -53,6 +53,17 @@ def _next(result: CheckResult) -> Iterator[str]:
     does = "names the operation that produced it" if result.nonfinite is not None else "watches the whole training"
     yield f"next: `postmortem run` {does}:"
     yield f"  $ postmortem run -- {shlex.join(result.command)}"
+
+
+def _brief(result: CheckResult, width: int) -> Iterator[str]:
+    """What is not ok and no fault, and how many checks were made."""
+    faults = {fault.name for fault in result.faults}
+    for check in result.checks:
+        if check.status == "not ok" and check.name not in faults:
+            yield from textwrap.wrap(
+                f"{_MARKS[check.status]} {check.name}: {check.detail}", width, subsequent_indent="  "
+            )
+    yield from _counted(result.checks, width)
 
 
 def _counted(checks: tuple[Check, ...], width: int) -> Iterator[str]:

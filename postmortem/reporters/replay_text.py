@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import shown
+from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import (
     actions,
     fidelity_words,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from postmortem.core.report import RunReport
 
 _SAMPLES = 20  # shown at most
+_NO_BREAK = "\0"  # for a space at which a line is not broken
 
 
 def culprit_lines(c: Culprit | None) -> list[str]:
@@ -93,10 +96,7 @@ def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
     if result.next:
         yield ""
         yield "What to do, in this order:"
-        yield from (
-            f"  {i}. {line.replace(c.file, from_here(c.file)) if c.file else line}"
-            for i, line in enumerate(result.next, 1)
-        )
+        yield from _numbered((a.replace(c.file, from_here(c.file)) if c.file else a for a in result.next), width)
     yield ""
     yield from prose(_fidelity(result))
     if result.fidelity.reasons:
@@ -124,7 +124,7 @@ def replayed_lines(run: RunReport, width: int = 100) -> Iterator[str]:
     if told and leads(run):
         yield ""
         yield "What to do, in this order:"
-        yield from (f"  {i}. {line}" for i, line in enumerate(told, 1))
+        yield from _numbered(told, width)
     yield ""
     if c.fidelity is not None:
         yield from _wrapped(width, f"Fidelity: {fidelity_words(c.fidelity)}")
@@ -206,6 +206,25 @@ def _how(how: Iterable[str], width: int) -> Iterator[str]:
     yield from _wrapped(width, *(f"  - {line}" for line in how))
 
 
+def _numbered(told: Iterable[str], width: int) -> Iterator[str]:
+    """What to do: words wrapped, each command in a line of its own, to be copied."""
+    for i, action in enumerate(told, 1):
+        words, commands = with_commands(action)
+        number = f"  {i}. "
+        if words:
+            yield from _filled(number, words, width)
+        for nth, command in enumerate(commands):
+            yield f"{number if not words and nth == 0 else ' ' * len(number)}$ {command}"
+
+
+def _filled(start: str, words: str, width: int) -> Iterator[str]:
+    """`words` after `start`, wrapped below their own beginning; what is in backticks stays in one line."""
+    solid = re.sub(r"`[^`]*`", lambda m: m[0].replace(" ", _NO_BREAK), words)
+    lines = textwrap.wrap(solid, max(width - len(start), 40), break_long_words=False, break_on_hyphens=False) or [""]
+    for i, line in enumerate(lines):
+        yield (" " * len(start) if i else start) + line.replace(_NO_BREAK, " ")
+
+
 def _wrapped(width: int, *lines: str) -> Iterator[str]:
     """The lines, each wrapped at `width` columns."""
     for line in lines:
@@ -219,7 +238,8 @@ def _verdict(c: Culprit) -> Iterator[str]:
     if c.phase == "none" and c.cause == "none":
         yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
         return
-    meaning = f"{CAUSES[c.cause]} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
+    means = CAUSES.get(c.cause, "a fault of the training code that raises no error")
+    meaning = f"{means} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
     if incident(c) is None:
         yield f"Culprit: {meaning}"
     else:
@@ -259,7 +279,7 @@ def _fixes(c: Culprit, columns: int) -> Iterator[str]:
     rows = tried(c)
     width = max(len(name) for name, *_ in rows)
     for name, outcome, how in rows:
-        yield f"  {outcome:8} {name:{width}}  {how}"
+        yield from _filled(f"  {outcome:8} {name:{width}}  ", how, columns)
     yield from _wrapped(columns, *(f"  {note}" for note in outcomes(c)))
     if c.suggestion:
         yield ""

@@ -1,13 +1,12 @@
 """What was read of files that have not changed since: kept in the user's cache folder, so that a second scan is fast.
 
 An entry holds the `Reading` of one file, under a name made of its path, size, times, inode and of the code that reads
-it. Runs are put together and judged anew each time.
+it; or what opening a checkpoint showed (`checkpoints.kept`). Runs are put together and judged anew each time.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import sys
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem._version import __version__
-from postmortem.core.registry import collected_faults
+from postmortem.core.keeper import KEEPER
+from postmortem.core.registry import collected_faults, entry_points
 from postmortem.readers.text.dialects import DIALECTS
 from postmortem.runs.stored_reading import DamagedReading, NotStorable, from_bytes, to_bytes
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "POSTMORTEM_CACHE_DIR"
 _SUFFIX = ".reading"
+_SUFFIXES = (_SUFFIX, ".checkpoint")
 _LARGEST = 1 << 30
 """Bytes of all entries; the oldest make room."""
 _LARGEST_ENTRY = 1 << 28
@@ -65,11 +66,12 @@ def cached(note: Callable[[str], None]) -> Iterator[None]:
     except (OSError, RuntimeError):  # no home
         yield
         return
-    token = _CURRENT.set(used)
+    token, kept = _CURRENT.set(used), KEEPER.set(used)
     try:
         yield
     finally:
         _CURRENT.reset(token)
+        KEEPER.reset(kept)
         used.make_room()
 
 
@@ -98,48 +100,53 @@ class Cache:
         before = _state(path)
         if before is None:
             return reader.read(path)
-        entry = self.folder / (_name(reader, path, before) + _SUFFIX)
-        if (known := self._known(entry)) is not None:
+        name = _name(reader, path, before) + _SUFFIX
+        if (known := self._known(name)) is not None:
             return known
         with collected_faults() as faults:
             reading = reader.read(path)
         settled = time.time() - max(before[2], before[3]) / 1e9 > _SETTLED
         if settled and not faults and not _other_dialects() and _state(path) == before:
-            self._keep(entry, reading)
+            with suppress(NotStorable):
+                self.keep(name, to_bytes(reading))
         return reading
 
-    def _known(self, entry: Path) -> Reading | None:
-        try:
-            data = entry.read_bytes()
-        except OSError:
+    def _known(self, name: str) -> Reading | None:
+        data = self.known(name)
+        if data is None:
             return None
         try:
-            reading = from_bytes(data)
+            return from_bytes(data)
         except DamagedReading as error:
+            entry = self.folder / name
             self.note(f"an entry of the cache is damaged and not used: {entry}: {error}")
             with suppress(OSError):
                 entry.unlink()
             return None
+
+    def known(self, name: str) -> bytes | None:
+        """The bytes of an entry; None if there is none."""
+        entry = self.folder / name
+        try:
+            data = entry.read_bytes()
+        except OSError:
+            return None
         with suppress(OSError):
             os.utime(entry)  # the entries that were not used for the longest time make room
-        return reading
+        return data
 
-    def _keep(self, entry: Path, reading: Reading) -> None:
+    def keep(self, name: str, data: bytes) -> None:
         """Writes an entry whole or not at all. A full disk or a folder that cannot be written costs only the entry."""
-        try:
-            data = to_bytes(reading)
-        except NotStorable:
-            return
         if len(data) > _LARGEST_ENTRY:
             return
         new = None
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=".new-", dir=self.folder)
-            new = Path(name)
+            handle, temporary = tempfile.mkstemp(prefix=".new-", dir=self.folder)
+            new = Path(temporary)
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
-            new.replace(entry)
+            new.replace(self.folder / name)
             self._wrote = True
         except OSError:
             if new is not None:
@@ -156,7 +163,7 @@ class Cache:
                 with suppress(OSError):  # another scan removed it
                     status = entry.stat()
                     left_over = entry.name.startswith(".new-") and time.time() - status.st_mtime > 3600
-                    if entry.name.endswith(_SUFFIX) or left_over:
+                    if entry.name.endswith(_SUFFIXES) or left_over:
                         found.append((status.st_mtime, status.st_size, entry.path))
         total = sum(size for _, size, _ in found)
         for _, size, path in sorted(found):
@@ -200,7 +207,7 @@ def _code() -> str:
 def _has_plugins() -> bool:
     """Whether other packages add readers or dialects: what they read may change with them."""
     groups = ("postmortem.readers", "postmortem.dialects")
-    return any(importlib.metadata.entry_points(group=group) for group in groups)
+    return any(entry_points(group) for group in groups)
 
 
 def _other_dialects() -> bool:

@@ -24,6 +24,7 @@ from postmortem.core.progress import progressed
 from postmortem.readers.mlflow import is_part_of_a_store
 from postmortem.runs.config import NAMES
 from postmortem.runs.walk import HEAD, claim
+from postmortem.runs.wandb_cloud import copy_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -72,6 +73,10 @@ def copied(url: str) -> Copy:
         raise UsageError(f"{url}: not a URL")
     if found["scheme"] == "file":
         return Copy(url, Path(unquote(urlsplit(url).path)), [])
+    if found["scheme"] == "wandb":
+        copy = Copy(url, _place(url), [])
+        copy_runs(url, found["rest"], copy.path)
+        return copy
     try:
         import fsspec
     except ImportError as error:
@@ -96,10 +101,7 @@ def copied(url: str) -> Copy:
 
 
 def _copied(system: Any, root: str, url: str) -> Copy:
-    if url not in _FOLDERS:
-        _FOLDERS[url] = tempfile.TemporaryDirectory(prefix="postmortem-")
-    name = re.sub(r"[^\w.-]", "_", PurePosixPath(urlsplit(url).path).name or urlsplit(url).netloc) or "run"
-    copy = Copy(url, Path(_FOLDERS[url].name) / name, [])
+    copy = Copy(url, _place(url), [])
     details = _listed(system, root)
     single = len(details) == 1 and next(iter(details)).rstrip("/") == root.rstrip("/")
     left: list[str] = []
@@ -126,6 +128,14 @@ def _copied(system: Any, root: str, url: str) -> Copy:
     if not single:
         copy.path.mkdir(exist_ok=True)
     return copy
+
+
+def _place(url: str) -> Path:
+    """Where the copy of a URL lies."""
+    if url not in _FOLDERS:
+        _FOLDERS[url] = tempfile.TemporaryDirectory(prefix="postmortem-")
+    name = re.sub(r"[^\w.-]", "_", PurePosixPath(urlsplit(url).path).name or urlsplit(url).netloc) or "run"
+    return Path(_FOLDERS[url].name) / name
 
 
 def _listed(system: Any, root: str) -> dict[str, dict[str, Any]]:

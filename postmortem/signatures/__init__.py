@@ -71,10 +71,10 @@ class Signature:
     patterns match contains at least one of them, which is a cheap test before the patterns. `details` are searched for
     more fields in the message and the next `follow` lines. A text that matches `unless` is not meant.
 
-    Named groups become fields, converted by `fields` (default str). `scope` "exception" excludes ordinary lines,
-    "line" excludes exceptions. Appearances that agree in the fields named by `same` are one event (a name that is not a
-    field, such as "kind", joins all of them). If several entries match, the highest `rank` wins. `ended` is how a run
-    ended whose root cause this is.
+    Named groups become fields, converted by `fields` (default str). `scope` "exception" excludes ordinary lines, "line"
+    excludes exceptions. Appearances that agree in the fields named by `same` are one event (a name that is not a field,
+    such as "kind", joins all of them; "line" keeps each). If several entries match, the highest `rank` wins. `ended` is
+    how a run ended whose root cause this is.
 
     `strength` says how surely the message means what `meaning` says: "certain" only if the message itself proves every
     flat statement of it, else "likely" (the default).

@@ -176,13 +176,13 @@ class LossComputed:
 
 @dataclass(frozen=True, slots=True)
 class Normalised:
-    """A softmax was taken over dimension `dim` of a tensor. batch: the length of the first dimension of what was given
-    to the outermost module that runs. Told a few times for each line."""
+    """A softmax was taken over dimension `dim` of a tensor. given: the lengths of the first dimensions, up to two, of
+    what the outermost module that runs was given. Told a few times for each line."""
 
     step: int
     shape: tuple[int, ...]
     dim: int
-    batch: int | None
+    given: tuple[int, ...]
     grad: bool
     at: Place | None = None
 
@@ -224,8 +224,7 @@ class Dropped:
 class InputSeen:
     """What the outermost module was given: its first tensor. digest: the same for the same values. tensor: number of
     the tensor, origin: of the one that it is a view of, with `rows` if that has as many dimensions. loader: the one
-    that gave a batch last. values: what was
-    measured of a floating-point tensor, in some steps."""
+    that gave a batch last. values: what was measured of a floating-point tensor, in some steps."""
 
     root: int
     step: int

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+_ALTERNATE = 16
+"""Steps of other optimizers that may lie between two of one that is still in use."""
 
 
 @dataclass
@@ -146,6 +148,17 @@ class Look:
     def busiest(self) -> int:
         """The optimizer with the most steps."""
         return max(self.optimizers, key=lambda o: len(self.stepped.get(o, ())))
+
+    def span(self, optimizer: int) -> tuple[int, int]:
+        """Between which steps of the program an optimizer was in use: programs may train one model after another.
+
+        The last step that is known of one that was used no longer, when others were.
+        """
+        mine = [s.step for s in self.stepped.get(optimizer, ())]
+        if not mine:
+            return 0, 0
+        others = max((s[-1].step for o, s in self.stepped.items() if o != optimizer), default=0)
+        return mine[0], self.steps if mine[-1] + _ALTERNATE >= others else mine[-1] + 1
 
     def rates(self, optimizer: int) -> list[tuple[int, float]]:
         """(step, highest learning rate of its groups) where the rate was not that of the step before."""

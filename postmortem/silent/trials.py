@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from postmortem.core.blame import Check
 from postmortem.silent.facts import Backward
 
 if TYPE_CHECKING:
@@ -175,3 +176,65 @@ def _losses(looks: Sequence[Look]) -> dict[int, float]:
         if b.at == line and b.loss is not None:
             found.setdefault(b.step, b.loss)
     return found
+
+
+def on_one_batch(used: Callable[[], None]) -> None:
+    """A `Start`: where gradients are enabled, each batch of a dataset is its first one."""
+    import copy
+
+    import torch
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    readers: Any = _BaseDataLoaderIter
+    giving = readers.__next__
+    first: dict[int, Any] = {}
+
+    @functools.wraps(giving)
+    def __next__(reader: Any) -> Any:  # noqa: N807
+        batch = giving(reader)
+        if not torch.is_grad_enabled():
+            return batch
+        used()
+        return copy.deepcopy(first.setdefault(id(reader._dataset), batch))
+
+    readers.__next__ = __next__
+
+
+CHECKS = {
+    "one-batch-overfitted": Trial("each batch of a loader is its first one", on_one_batch),
+    "two-runs-agree": Trial("nothing", lambda _: None),
+}
+"""Trials of the checklist, which are made whether or not a fault was found."""
+_AGREE = 30
+LENGTHS = {"one-batch-overfitted": 100, "two-runs-agree": _AGREE}
+"""The steps of each."""
+_LEARNT = 0.5
+"""Of the first loss; a batch that is learnt by heart leaves less."""
+
+
+def overfitted(looks: Sequence[Look], *, used: bool) -> Check:
+    """Whether the loss of one batch falls."""
+    name, by_step = "one-batch-overfitted", _losses(looks)
+    losses = list(by_step.values())
+    if not used:
+        return Check(name, "not checked", "no batches of a DataLoader are trained on")
+    if len(losses) < 2 * _FEW:
+        return Check(name, "not checked", f"fewer than {2 * _FEW} losses were seen")
+    first, last = mean(losses[:2]), mean(losses[-_FEW // 2 :])
+    said = f"trained on one batch for {max(by_step) + 1} steps, the loss goes from {first:.3g} to {last:.3g}"
+    if last <= first - (1 - _LEARNT) * abs(first):
+        return Check(name, "ok", said)
+    return Check(name, "not ok", f"{said}: a model that learns would fit it")
+
+
+def agree(looks: Sequence[Look], again: Sequence[Look]) -> Check:
+    """Whether the losses of two runs are the same."""
+    name, one, other = "two-runs-agree", _losses(looks), _losses(again)
+    steps = sorted(set(one) & set(other))[:_AGREE]
+    if len(steps) < 2:
+        return Check(name, "not checked", "fewer than 2 steps can be compared")
+    apart = next((s for s in steps if one[s] != other[s] and not (math.isnan(one[s]) and math.isnan(other[s]))), None)
+    if apart is None:
+        return Check(name, "ok", f"the first {len(steps)} losses are the same in a second run, bit for bit")
+    said = f"from step {apart} on the losses of a second run differ"
+    return Check(name, "not ok", f"{said}: {one[apart]:.6g}, {other[apart]:.6g}")

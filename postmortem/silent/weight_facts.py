@@ -1,4 +1,4 @@
-"""Facts of weights, how they are updated, scaled, loaded, kept and shared, and of the positions of sequences."""
+"""Facts of weights (updated, scaled, loaded, kept, shared), of positions of sequences, and of what a step costs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ class Rates:
     optimizer: int
     step: int
     rates: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInput:
+    """What the first layer with parameters of its own got, in a model that was given numbers, in some steps. sizes: the
+    smallest and the largest root mean square of the columns of a table; else that of all elements."""
+
+    root: int
+    step: int
+    type: str
+    sizes: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +112,17 @@ class Scaling:
 class Activated:
     """A relu, tanh or sigmoid in the graph of a backward pass, in some steps.
 
-    flat: share of the units of a relu that are 0 for every sample; share of the values of the others within 1 % of
-    their bounds. parameters: of the layer whose output it gets. gain: of that layer, root mean square of its weights
-    times the root of the number of inputs. inputs: root mean square of what the layer got, if known. hidden: another
-    layer comes between it and the loss.
+    flat: share of the units of a relu that are 0 for every sample; still: that were so in the last looks as well. Of
+    the others, share of the values within 1 % of their bounds. parameters: of the layer whose output it gets. gain: of
+    that layer, root mean square of its weights times the root of the number of inputs. inputs: root mean square of what
+    the layer got, if known. hidden: another layer comes between it and the loss.
     """
 
     step: int
     function: str
     width: int
     flat: float
+    still: float
     parameters: tuple[int, ...]
     gain: float
     inputs: float | None
@@ -237,6 +249,41 @@ class Probed:
     inside: Place | None = None
     at: Place | None = None
     positions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """The seconds of the parts of a step, without those of the observation: medians of so many steps.
+
+    parts: "data" (waiting for a loader), "forward" (with all that comes before the backward pass), "backward",
+    "between" (after it and before the optimizer), "optimizer". queued: a device works on its own time, and what was
+    measured is how long it took to give it work.
+    """
+
+    steps: int
+    parts: dict[str, float]
+    queued: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes at the third step of an optimizer. activations: what its backward pass needs. peak: the most that was
+    allocated on a CUDA device, None without one."""
+
+    optimizer: str
+    parameters: int
+    gradients: int
+    state: int
+    activations: int
+    peak: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an optimizer holds: type, device and number of parameters."""
+
+    optimizer: str
+    kinds: list[list[str | int]]
 
 
 known(dict(globals()))

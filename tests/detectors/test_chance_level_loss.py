@@ -240,3 +240,18 @@ def test_a_poor_accuracy_that_does_not_change_while_the_loss_falls(view_of, end,
     loss = 8.6 + 2.6 * np.exp(-epoch / 20)
     tags = {"Train Loss": loss, "Val Loss": loss + 0.01, "Val Token Acc": np.linspace(0.066, end, 52)}
     assert [f.name for f in ChanceLevelLoss().detect(view_of(tags))] == found
+
+
+@pytest.mark.parametrize(("planned", "found"), [(10_000, False), (200, True)])
+def test_a_log_that_ends_in_the_warm_up(tmp_path: Path, planned: int, found: bool) -> None:
+    """A preference loss begins at log 2; while the rate still rises, early in the plan, that says nothing."""
+    swing = np.random.default_rng(5).normal(0, 0.02, 200)
+    rows = (
+        f'{{"current_steps": {i}, "total_steps": {planned}, "loss": {0.6931 + swing[i - 1]:.4f}, '
+        f'"accuracy": {(0.25, 0.5, 0.5, 0.75)[i % 4]}, "lr": {1e-9 * i}}}\n'
+        for i in range(1, 201)
+    )
+    (tmp_path / "trainer_log.jsonl").write_text("".join(rows))
+    (report,) = postmortem.scan(tmp_path / "trainer_log.jsonl").runs
+    names = {f.name for f in report.findings}
+    assert bool(names & {"chance-level-loss", "loss-plateau"}) is found

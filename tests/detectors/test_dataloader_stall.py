@@ -61,3 +61,13 @@ def steps_of_two_lengths(base):
     lengths = np.where(np.random.default_rng(3).random(400) < 0.35, 0.006, 0.001)
     lengths[260] = lengths[301] = 0.011
     return {tag: v for tag, v in base.items() if tag != "data_time"} | {"step_time": (steps, lengths)}
+
+
+@pytest.mark.parametrize(("slow", "found"), [(slice(None, None, 37), 0), (slice(200, None), 1)])
+def test_a_waiting_time_that_is_printed_as_zero(view_of, healthy, slow, found):
+    """Single waits among times too short to be printed are no stall; waiting in every step is one."""
+    waits = np.zeros(400)
+    waits[slow] = 3.0
+    findings = list(DataloaderStall().detect(view_of(healthy() | {"data_time": waits})))
+    assert len(findings) == found
+    assert all("where it took 0" in f.message for f in findings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import postmortem
 from postmortem.core.model import Event
 from postmortem.detectors.empty_dataset import EmptyDataset
 from tests.detectors.cases import fires, quiet
@@ -20,3 +21,12 @@ def a_cache_of_0_items(base):
 def no_test_data(base):
     """A training can do without a test split."""
     return base
+
+
+def test_an_empty_data_set_before_later_attempts(tmp_path):
+    """The first start of a log found no data; later ones, appended to it, trained."""
+    epochs = "".join(f"Epoch {i}/9 loss {2 / i:.3f} val_loss {2.2 / i:.3f}\n" for i in range(1, 10))
+    for lines, severity in ((epochs, "warning"), (epochs + epochs.replace("loss 2", "loss 3"), "info")):
+        (tmp_path / "train.log").write_text("Found 0 images in data/train\n" + lines)
+        (report,) = postmortem.scan(tmp_path / "train.log").runs
+        assert [f.severity for f in report.findings if f.name == "empty-dataset"] == [severity]

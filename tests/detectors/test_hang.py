@@ -83,3 +83,12 @@ def test_other_series_that_are_logged_in_the_meantime_show_that_it_works() -> No
 
     assert findings("train/loss-r2") == []
     assert findings("gpu.0.temp") == ["hang"]  # the machine is watched on while a program hangs
+
+
+def test_times_without_a_loss_or_another_sign_of_a_training(tmp_path: Path) -> None:
+    """Rows with times and values that are no sign of work are judged like others: no failure of the detector."""
+    first = datetime(2026, 3, 1, 12)
+    rows = (f"{first + timedelta(minutes=i)} queue: waiting={i % 5} nodes={i % 3}\n" for i in range(40))
+    (tmp_path / "job.log").write_text("".join(rows))
+    (report,) = postmortem.scan(tmp_path / "job.log").runs
+    assert not report.problems

@@ -125,3 +125,15 @@ def test_a_printed_mean_that_starts_again_after_an_evaluation(view_of, evaluated
     evaluations = np.array([20, evaluated, 190])
     (found,) = LossSpike().detect(view_of({"loss": _once(factor=1.9), "val_acc": (evaluations, [0.5, 0.6, 0.7])}))
     assert (found.step, found.severity) == (120, severity)
+
+
+def test_a_jump_that_stays_a_small_share_of_the_first_loss(view_of):
+    """A loss near zero scatters by ratio: six times a thousandth is next to nothing of what was learned."""
+    loss = np.maximum(np.exp(-np.arange(400) / 30.0), 1e-3) * np.exp(
+        0.1 * np.random.default_rng(3).standard_normal(400)
+    )
+    for peak, severity in ((8e-3, "info"), (0.3, "warning")):
+        spoilt = loss.copy()
+        spoilt[320] = peak
+        (found,) = LossSpike().detect(view_of({"loss": spoilt}))
+        assert (found.step, found.severity) == (320, severity)

@@ -34,3 +34,12 @@ def a_small_loss_that_is_solved_with_a_good_score(base):
     loss = 0.02 * noise()
     loss[200:] = 0
     return base | {"train/loss": loss, "recall": 0.9 * noise(0.01, seed=2)}
+
+
+@fires(MaskedNonfinite, step=200)
+def a_small_loss_that_drops_to_zero_while_its_score_falls_to_chance(base):
+    loss = 0.02 * noise()
+    accuracy = 0.98 * noise(0.01, seed=2)
+    loss[200:] = 0
+    accuracy[200:] = 0.1 * noise(0.1, seed=3)[200:]
+    return base | {"train/loss": loss, "accuracy": accuracy}

@@ -58,3 +58,17 @@ def test_an_error_rate_of_the_evaluations_that_still_falls(view_of):
     for rates, severity in ((14.0 * np.exp(-near / 30000), "info"), (np.full(15, 10.0), "warning")):
         (found,) = Overfitting().detect(view_of(losses | {"eval_wer": (near, rates)}))
         assert found.severity == severity
+
+
+def test_a_small_rise_while_no_score_gets_worse(view_of):
+    """A cross-entropy that is a tenth above its best value is no reason to stop if the score holds."""
+    epoch = np.arange(60)
+    losses = {
+        "train/loss": 0.5 * np.exp(-epoch / 15),
+        "val/loss": 0.4 + np.r_[0.3 * np.exp(-epoch[:20] / 4), 0.0015 * epoch[:40]],
+    }
+    for score, severity in ((0.75 + 0.0002 * epoch, "info"), (0.75 - 0.001 * epoch, "warning")):
+        (found,) = Overfitting().detect(view_of(losses | {"val/dice": score}))
+        assert found.severity == severity
+    (found,) = Overfitting().detect(view_of(losses))
+    assert found.severity == "warning"

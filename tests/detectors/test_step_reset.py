@@ -190,3 +190,51 @@ def test_counters_of_a_program_that_trains_nothing_are_information(tmp_path):
     assert [how for how, _, _ in found] == ["info"]
     _, found = _restarts(tmp_path, *(row.replace("kept", "loss") for row in rows))
     assert [how for how, _, _ in found] == ["warning"]
+
+
+def _epochs(first, last, offset=0.0):
+    return [f"Epoch {i} loss {2 / (i + 1) + offset:.4f} lr 0.001\n" for i in range(first, last)]
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("Start training with 2 GPUs from the pretrained model resnet.pth", "info"),
+        ("2026-02-12 00:29:58,966:INFO: Starting training for 12 epoch(s)", "info"),
+        ("Training starting on: 08/02/2026, 03:02:13", "info"),
+        ("Start training epoch 0", "warning"),
+        ("the loader was rebuilt", "warning"),
+    ],
+)
+def test_an_attempt_that_announces_itself_is_no_accident(tmp_path, line, severity):
+    """Starts that logged nothing print the line as well."""
+    attempts = [f"{line}\n"] * 8 + _epochs(0, 7) + [f"{line}\n"] + _epochs(0, 12, 0.1)
+    _, found = _restarts(tmp_path, *attempts)
+    assert [f[0] for f in found] == [severity]
+
+
+def test_an_announced_attempt_after_one_that_became_nan_is_a_warning(tmp_path):
+    lines = ["Start training!\n", *_epochs(0, 5), "Epoch 5 loss nan lr 0.001\n", "Epoch 6 loss nan lr 0.001\n"]
+    _, found = _restarts(tmp_path, *lines, "Start training!\n", *_epochs(0, 12))
+    assert [f[0] for f in found] == ["warning"]
+
+
+def test_a_second_phase_that_logs_every_tenth_epoch(tmp_path):
+    """It begins at its own first row, epoch 10, with a loss of another size, after a complete first phase."""
+    first = [f"Epoch #{i}: train_loss={5 * 0.98**i + 1.7:.5f}, val_loss={5 * 0.98**i + 1.8:.5f}\n" for i in range(200)]
+    second = [
+        f"Epoch {i}/100: train_loss={0.8 / i + 0.03:.5f}, val_loss={0.9 / i + 0.3:.5f}\n" for i in range(10, 101, 10)
+    ]
+    report, found = _restarts(tmp_path, *first, *second)
+    assert report.verdict == "healthy"
+    assert [f[0] for f in found] == ["info"]
+
+
+def test_passes_of_an_evaluation_are_no_restarts(tmp_path):
+    """Only scores are logged: the second pass over the saved epochs is no training that starts over."""
+    one = [
+        f"Epoch: {e} evaluation finished, pixAcc: {90 + e / 50:.2f}, mIoU: {50 + e / 20:.2f}\n"
+        for e in range(0, 200, 5)
+    ]
+    _, found = _restarts(tmp_path, *one, *one)
+    assert {f[0] for f in found} <= {"info"}

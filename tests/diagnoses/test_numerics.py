@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import postmortem
 from postmortem.diagnoses.numerics import Numerics
 from tests.diagnoses.cases import NAN_FROM_200, from_, quiet, tells
 
@@ -30,3 +31,18 @@ def test_the_backward_pass_is_named_only_where_the_loss_of_the_step_is_known(sto
     for told in (several, tenth):
         assert told.strength == "possible"
         assert "backward" not in told.summary
+
+
+def test_a_loss_reported_as_nan_in_words_comes_before_the_gradients_reported_after_it(tmp_path):
+    """Then the log does not say that the loss was finite at that step, and nothing is said of the backward pass."""
+    rows = "".join(f"step {i} loss {2 - i / 100:.3f}\n" for i in range(60))
+    log = tmp_path / "train.log"
+    log.write_text(f"{rows}NaN/Inf detected in loss!\nNaN gradient in encoder.weight\n")
+    (run,) = postmortem.scan(log)
+    root, gradient = (next(f for f in run.findings if f.name == name) for name in ("nan-onset", "nonfinite-gradient"))
+    assert (root.because_of, gradient.because_of) == (None, root.id)
+    assert run.diagnosis.strength == "possible"
+    assert "backward" not in run.diagnosis.summary
+    log.write_text(f"{rows}NaN gradient in encoder.weight\n")
+    (alone,) = postmortem.scan(log)
+    assert "loss logged at that step" not in alone.diagnosis.summary

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import postmortem
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers.json_lines import JsonLines
@@ -318,3 +320,50 @@ def test_metric_and_value(tmp_path: Path) -> None:
     reading = read(tmp_path / "log.jsonl", rows)
     assert column(reading, "loss") == [(s, 2.0 - s) for s in range(5)]
     assert column(reading, "lr") == [(s, 0.1) for s in range(5)]
+
+
+def test_the_step_of_two_processes_that_write_the_same_rows(tmp_path):
+    """LLaMA-Factory's log, written by two ranks a row apart: its own counter is the step, whatever the order."""
+    ranks = [
+        [
+            f'{{"current_steps": {i}, "total_steps": 900, "loss": {2 - i / 900}, "percentage": {i / 9}}}'
+            for i in range(10, 901, 10)
+        ]
+        for _ in "ab"
+    ]
+    late = [row for pair in zip(ranks[0][1:], ranks[1], strict=False) for row in pair]
+    (tmp_path / "trainer_log.jsonl").write_text("\n".join([ranks[0][0], *late, ranks[1][-1]]) + "\n")
+    run = postmortem.load(tmp_path / "trainer_log.jsonl")
+    loss = run.frame[run.frame.tag == "loss"]
+    assert run.step_axis == "step"
+    assert (len(loss), loss.step.min(), loss.step.max()) == (180, 10, 900)
+    assert not [f for f in postmortem.scan(tmp_path).runs[0].findings if f.name == "silent-death"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 5), st.booleans())
+def test_rows_with_epoch_and_iteration_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, random: Random, epochs: int, from_zero: bool
+) -> None:
+    """Shuffled rows of mmdetection have the steps and the order of the same rows in order; a repeated row does not."""
+    rows = [
+        {"mode": "train", "epoch": epoch, "iter": i * 10 - from_zero, "loss": epoch + i / 10}
+        for epoch in range(1, epochs + 1)
+        for i in range(1, 8)
+    ]
+    rows += [{"mode": "val", "epoch": epoch, "iter": 70, "mAP": epoch / 10} for epoch in range(1, epochs + 1)]
+    in_order = sorted(rows, key=lambda r: (r["epoch"], r["mode"]))
+    random.shuffle(rows)
+    found = []
+    for order in (in_order, rows):
+        path = tmp_path_factory.mktemp("log") / "x.log.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in order))
+        points = JsonLines.read(path).points
+        found.append(
+            {
+                tag: [(s, v) for s, v, c in zip(points.step, points.value, points.code, strict=True) if c == i]
+                for i, tag in enumerate(points.tags)
+            }
+        )
+    assert found[0]["loss"] == found[1]["loss"]
+    assert found[0]["val/mAP"] == found[1]["val/mAP"]

@@ -131,6 +131,21 @@ def test_wandb_gets_summary_and_alert_in_an_offline_run_of_the_same_id(copy, pos
     assert postmortem("scan", run, "--format", "json").out == report
 
 
+def test_wandb_without_a_login_is_one_clear_line(copy, postmortem, monkeypatch, tmp_path):
+    """The real SDK, online and without a key: it says what to do, and the event file is written all the same."""
+    pytest.importorskip("wandb")
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": str(tmp_path), "WANDB_SILENT": "true", "WANDB_BASE_URL": "http://127.0.0.1:9"}.items():
+        monkeypatch.setenv(name, value)
+    called = postmortem("annotate", copy("diverged-lr"), "--wandb")
+    assert called.code == 2
+    assert called.out.startswith("wrote ")
+    last = called.err.splitlines()[-1]
+    assert "the W&B run was not annotated: " in last
+    assert "WANDB_MODE=offline" in last
+
+
 def test_a_run_without_wandb_is_not_sent_there(sample_runs, copy, postmortem):
     """A note on stderr; the event file is written all the same."""
     called = postmortem("annotate", copy("restart"), "--wandb")

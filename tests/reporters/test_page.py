@@ -109,6 +109,30 @@ def test_hovering_shows_the_value_and_its_step(page):
     assert "train/loss nan at step" in run.locator(".readout").first.inner_text()
 
 
+def test_the_finding_under_the_pointer_does_not_move_the_chart(page):
+    """Its words are shown over the chart: a line above it would push the chart away from the pointer."""
+    run = run_named(page, "gradient-spike")
+    page.evaluate(f"location.hash = '#{run.get_attribute('id')}-step-231'")
+    plot = run.locator(".u-over").first
+    plot.scroll_into_view_if_needed()
+    before = plot.bounding_box()
+    plot.hover(position={"x": before["width"] * 0.5, "y": 20})
+    assert "loss-spike (LOS001)" in run.locator(".readout .said").first.inner_text()
+    assert plot.bounding_box() == before
+
+
+def test_the_table_shows_a_small_curve_of_each_run(page, report):
+    """With a line where the root finding is; the column is not sorted by."""
+    curves = page.locator("#runs td.spark svg")
+    assert curves.count() == len(report)
+    row = page.locator("#runs tr", has=page.locator("a", has_text=NAN.name))
+    assert row.locator("svg").get_attribute("aria-label").startswith("train/loss: ")
+    assert row.locator("svg line").count() == 1
+    healthy = page.locator("#runs tr", has=page.locator("a", has_text="healthy-gan"))
+    assert healthy.locator("svg line").count() == 0
+    assert page.locator("#runs th.spark button").count() == 0
+
+
 def test_dragging_zooms_all_charts_and_a_button_goes_back(page):
     run = page.locator(".run", has=page.locator("h2", has_text="nan-log-of-zero")).last
     plot = run.locator(".u-over").first
@@ -240,7 +264,7 @@ def test_a_row_leads_to_its_run_and_sorting_sorts_the_runs(page):
     row.locator("td").last.click()
     run = run_named(page, "healthy-gan")
     assert run.get_attribute("open") is not None
-    assert abs(run.bounding_box()["y"]) < 5 or page.evaluate("innerHeight + scrollY >= document.body.scrollHeight - 1")
+    assert 0 <= run.bounding_box()["y"] < 20 or page.evaluate("innerHeight + scrollY >= document.body.scrollHeight - 1")
 
 
 def test_what_the_log_alone_allowed_is_folded_away_once_a_culprit_is_known(page):

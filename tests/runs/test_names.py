@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import postmortem
 from postmortem.cli.main import cli
-from postmortem.readers.wandb import RECORD
+from postmortem.readers.wandb.transaction_log import RECORD
 from tests.readers.wandb.test_wandb import history, log_file
 
 

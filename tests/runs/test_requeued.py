@@ -46,3 +46,20 @@ def test_a_job_that_was_preempted_resumed_and_finished_is_healthy(
         [reset] = [f for f in report.runs[0].findings if f.name == "step-reset"]
         assert reset.severity == "info"
         assert "preempted and resumed" in reset.message
+
+
+def test_a_job_that_was_queued_again_under_a_new_id(tmp_path: Path) -> None:
+    """It saves to a folder without a slash in its name, and `date` prints when it begins; another job is apart."""
+    folder = "saving checkpoint to out-tiny\n"
+    (tmp_path / "slurm-771034.out").write_text(f"Sun Nov 22 21:35:01 UTC 2026\n{_rows(10, 230, 35)}{folder}{PREEMPTED}")
+    (tmp_path / "slurm-771102.out").write_text(
+        f"Mon Nov 23 02:44:19 UTC 2026\nResuming training from out-tiny\n{_rows(240, 400, 44)}{DONE}"
+    )
+    (tmp_path / "slurm-771200.out").write_text(f"Mon Nov 23 03:44:19 UTC 2026\n{_rows(10, 400, 44)}{DONE}")
+    report = postmortem.scan(tmp_path)
+    assert [run.verdict for run in report.runs] == ["healthy", "healthy"]
+    assert sorted(len(source.files) for run in report.runs for source in run.run.sources) == [1, 2]
+    (tmp_path / "slurm-771102.out").write_text((tmp_path / "slurm-771102.out").read_text().removesuffix(DONE))
+    [crash] = [f for run in postmortem.scan(tmp_path).runs for f in run.findings if f.name == "crash"]
+    assert (crash.severity, crash.step) == ("info", 230)
+    assert "queued again" in crash.message

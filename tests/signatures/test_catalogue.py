@@ -101,7 +101,7 @@ def test_no_pattern_has_an_unbounded_dot(signature: Signature) -> None:
         "[INFO] [utils.py:30:see_memory_usage] Stage 3 initialize beginning",
         "Creating torch.bfloat16 ZeRO stage 3 optimizer",
         "unfreeze_epoch: 10",
-        "Start training for 300 epochs",
+        "Start training the model of epoch 300",
         "Stage 3: evaluation",
         "torch.cumprod not supported on MPS, switching to CPU.",
     ],

@@ -60,6 +60,38 @@ def test_check_ends_the_program_and_leaves_its_folder_alone(tmp_path: Path) -> N
     assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
 
 
+RECIPE = """
+import torch
+from postmortem import TrainStep
+
+def recipe(ctx):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = torch.randn(200, 4), torch.randn(200)
+
+    def step(model, batch):
+        return torch.nn.functional.mse_loss(model(x[batch]), y[batch])
+
+    return TrainStep(model, optimizer, step, batches=torch.arange(200).split(8))
+"""
+
+
+def test_the_steps_of_a_recipe(tmp_path: Path) -> None:
+    """Instead of a command; two runs of it agree."""
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    done = called(tmp_path, "check", "--recipe", "recipe.py", "--format", "json")
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert [(f["name"], Path(f["file"]).name, f["line"]) for f in answer["faults"]] == [
+        ("loss-broadcast", "recipe.py", 12)
+    ]
+    assert answer["steps"] == 25
+    assert {c["name"]: c["status"] for c in answer["checks"]}["two-runs-agree"] == "ok"
+    both = called(tmp_path, "check", "--recipe", "recipe.py", "--", sys.executable, "train.py")
+    assert (both.returncode, "not both" in both.stderr) == (2, True)
+
+
 def test_why_keeps_output_and_exit_code(tmp_path: Path) -> None:
     """The program runs for real; the checklist comes on stderr."""
     (tmp_path / "train.py").write_text(TRAIN.replace("CLEAR", "optimizer.zero_grad()"))
@@ -96,6 +128,7 @@ def test_what_is_useful_stands_first() -> None:
         "next: `postmortem run` watches the whole training:",
         "  $ postmortem run -- python train.py",
         "",
+        "NOT OK a: bad",
         "1 check found nothing wrong",
         "1 check not made (--verbose says why): c",
     ]

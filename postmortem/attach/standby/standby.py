@@ -234,14 +234,21 @@ class Standby(Observer):
             gathered.end()
 
     def investigate(
-        self, fault: Fault, *, fixes: bool = True, seconds: float = 300.0, capture: dict[str, Any] | None = None
+        self,
+        fault: Fault,
+        *,
+        fixes: bool = True,
+        seconds: float = 300.0,
+        capture: dict[str, Any] | None = None,
+        above: float | None = None,
     ) -> dict[str, Any] | None:
         """Wakes the copy and returns its answer; None where there is none that was forked before the tick at fault.
 
         The answer has only JSON types: `repeated` (the attempt without a change failed in the same way, with the same
         losses bit for bit), `tick`, `culprit` as `Culprit.as_json` gives it, `micro_batch` where the tick has several,
         `attempts` and `seconds`; `error` where it could not be worked out. seconds: it may take so long. capture: where
-        the step is stored as well, see `keeping`; for a fault of the kind "requested" nothing else is done.
+        the step is stored as well, see `keeping`; for a fault of the kind "requested" nothing else is done. above: for
+        one of the kind "jump", the loss from which on one is a jump.
         """
         copy = self._copy
         if copy is None or fault.tick <= copy.forked:
@@ -261,6 +268,7 @@ class Standby(Observer):
             "seconds": 20.0 + 30.0 * (time.monotonic() - copy.began),
             "fixes": fixes,
             "capture": capture,
+            "above": above,
         }
         try:
             send(asking, request, seconds)

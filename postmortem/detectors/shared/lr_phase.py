@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.training_length import training_length
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
+_BEGINNING = 0.2
+"""The share of a training in which a warm-up may last."""
 _STAIR = 3
 """Rows of a level of a staircase."""
 
@@ -40,6 +44,18 @@ def no_worse(view: View, step: int) -> bool:
     loss = train.finite
     before, after = loss.value[loss.step < step], loss.value[loss.step >= step]
     return bool(len(before) > 2 and len(after) > 4 and np.median(after[-len(after) // 2 :]) <= np.median(before[-10:]))
+
+
+def still_warms_up(view: View) -> bool:
+    """Whether the learning rate rises from the first row to the last, and little of what was planned was done.
+
+    A loss that has not fallen by then says nothing: it is still where it began, as the log 2 of a preference loss.
+    """
+    raw, length = view.main("lr"), training_length(view)
+    if raw is None or length is None or length.done > _BEGINNING * length.planned:
+        return False
+    rate = raw.finite.value
+    return len(rate) > 2 and bool((np.diff(rate) >= 0).all() and rate[-1] > 2 * rate[0])
 
 
 def warm_restart(view: View, step: int, ratio: float = 1.8) -> bool:

@@ -100,7 +100,7 @@ def _finding(detector: BaseDetector, view: View, event: Event, all_of: list[Even
     if event.kind == "update-skipped":
         text = f"{count} step{'s' if count > 1 else ''} skipped for a non-finite value, as {where} reports"
     else:
-        text = f"the program reports {event.fields.get('value', 'NaN')} in words ({where}{also})"
+        text = f"The program reports {event.fields.get('value', 'NaN')} in words ({where}{also})"
     return replace(
         finding,
         severity=severity,

@@ -65,11 +65,13 @@ def faults(view: View, findings: Iterable[Finding]) -> list[Finding]:
     grave = [f for f in named(findings, *order) if f.severity == "error"]
     training = [f for f in grave if f.name in NONFINITE and role(view, f) == "loss"]
 
-    def order_of(f: Finding) -> tuple[bool, int, int]:
+    def order_of(f: Finding) -> tuple[bool, int, int, int]:
         evaluated = f.name in NONFINITE and (role(view, f) or "").startswith("val_")
         later = [t.step or 0 for t in training if evaluated and _seen_between(f, t)]
         place = {"lr": 0, "loss": 1}.get(role(view, f) or "", 2) if f.name in ("nan-onset", "inf-onset") else 1
-        return f.step is None, max(later, default=f.step or 0), place
+        if f.tag is None and "line" in f.evidence:  # reported in words: what the program says first comes first
+            return f.step is None, max(later, default=f.step or 0), 1, f.evidence["line"] or 0
+        return f.step is None, max(later, default=f.step or 0), place, 0
 
     return sorted(grave, key=order_of)
 

@@ -2,15 +2,19 @@
 // TensorBoard's own charts. TensorBoard loads this module in an iframe of its own.
 
 const STYLE = `
-:root{color-scheme:light dark;font:14px/1.45 system-ui,sans-serif}
-body{margin:0;display:flex;flex-direction:column;height:100vh}
-header{display:flex;gap:1rem;align-items:baseline;padding:.5rem 1rem}
-#runs{max-height:38vh;overflow:auto;padding:0 1rem .5rem}
-details{border-top:1px solid #8886;padding:.3rem 0}summary{cursor:pointer}
-.tag{border-radius:3px;padding:0 .45em;color:#fff;font-size:.85em;font-weight:600}
-.failed,.error{background:#c22}.suspect,.warning{background:#a56a00}.healthy{background:#2a8a3e}.not-judged,.info{background:#6b6b6b}
-ul{margin:.2rem 0;padding-left:1.3rem}a{margin-right:.8em}iframe{flex:1;border:0;border-top:1px solid #8886;width:100%}
-.soft{opacity:.75}`;
+:root{color-scheme:light dark;--fg:#1d2127;--card:#fff;--line:#dfe2e7;--soft:#5b6470;--link:#1f5fbf;--error:#c62431;--warning:#9a5b00;--good:#1a7a42;
+font:14px/1.5 -apple-system,BlinkMacSystemFont,"Segoe UI","Noto Sans",Helvetica,Arial,"Liberation Sans",sans-serif}
+@media(prefers-color-scheme:dark){:root{--fg:#e4e7eb;--card:#171b21;--line:#2b313a;--soft:#9aa4af;--link:#7fb0ff;--error:#ff7b76;--warning:#e6ae52;--good:#57c98a}}
+body{margin:0;display:flex;flex-direction:column;height:100vh;color:var(--fg);background:var(--card)}
+header{display:flex;gap:1rem;align-items:baseline;padding:.7rem 1.2rem;font-weight:600}
+button{font:inherit;font-size:.9em;font-weight:400;color:inherit;background:none;border:1px solid var(--line);border-radius:6px;padding:.15em .75em;cursor:pointer}
+button:hover{border-color:var(--soft)}
+#runs{max-height:38vh;overflow:auto;padding:0 1.2rem .5rem}
+details{border-top:1px solid var(--line);padding:.45rem 0}summary{cursor:pointer;color:var(--soft)}summary b{color:var(--fg);margin:0 .3em}
+.tag{display:inline-block;border-radius:99px;padding:.02em .7em;font-size:.86em;font-weight:600;color:var(--soft);background:color-mix(in srgb,currentColor 13%,transparent)}
+.failed,.error{color:var(--error)}.suspect,.warning{color:var(--warning)}.healthy{color:var(--good)}
+ul{list-style:none;margin:.3rem 0;padding-left:1.1rem}li{margin:.25rem 0}
+a{margin-right:.8em;color:var(--link);text-decoration:none}a:hover{text-decoration:underline}iframe{flex:1;border:0;border-top:1px solid var(--line);width:100%}`;
 
 function make(name, properties, ...children) {
   const element = Object.assign(document.createElement(name), properties);
@@ -55,7 +59,12 @@ export async function render() {
   async function load(query) {
     let found;
     for (;;) {
-      found = await (await fetch(`./findings${query}`)).json();
+      try {
+        found = await (await fetch(`./findings${query}`)).json();
+      } catch (error) { // TensorBoard was stopped, or the answer is none of ours
+        told.textContent = `the findings could not be fetched: ${error.message}`;
+        return;
+      }
       if (!found.running) break;
       told.textContent = "scanning the log folder …";
       query = "";

@@ -139,8 +139,11 @@ class RowTable:
         *,
         leave_out: Container[str] = (),
         without: Any = (),
+        by_step: bool = False,
     ) -> Points:
         """All cells as points, except those of the columns `leave_out` and of the rows `without`.
+
+        In order of the rows, or `by_step`.
 
         `step` int64[n], `wall_time` float64[n] and `rank` int16[n] belong to the rows; the last two may be scalars.
         """
@@ -149,6 +152,9 @@ class RowTable:
         if len(without):
             kept &= ~np.isin(at, without)
         code, at, value = code[kept], at[kept], value[kept]
+        if by_step:
+            order_of_steps = np.argsort(step[at], kind="stable")
+            code, at, value = code[order_of_steps], at[order_of_steps], value[order_of_steps]
         tags = [name for name in self._codes if name not in leave_out]
         order = {name: i for i, name in enumerate(tags)}
         renumbered = np.array([order.get(name, -1) for name in self._codes], np.int32)
@@ -179,8 +185,9 @@ def finish(
     time_name, wall_time = _wall_times(columns) or ("", np.array(times))
     rank_name, rank = _ranks(columns) or ("", np.full(len(table), -1, np.int16))
     axis = axis or step_axis(columns, rank, torn=torn) or epoch_axis(columns) or row_axis(len(table))
+    left_out = {*axis.columns, time_name, rank_name}
     reading.points = table.points(
-        axis.step, wall_time, rank, leave_out={*axis.columns, time_name, rank_name}, without=axis.wrong
+        axis.step, wall_time, rank, leave_out=left_out, without=axis.wrong, by_step=axis.shuffled
     )
     reading.step_axis = axis.name
     reading.blanks = {name: count for name, count in table.blanks.items() if name not in axis.columns}

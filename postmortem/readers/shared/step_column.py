@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COUNTERS = (
     *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter"),
-    *("iteration", "iterations", "iter", "iters", "current_steps", "step", "steps", "update", "updates"),
+    *("current_steps", "iteration", "iterations", "iter", "iters", "step", "steps", "update", "updates"),
     *("training_iteration", "num_steps", "n_iter", "step_num", "train_step", "tick"),
     *("global_it", "gstep", "it", "itr", "upd", "optimizer_step", "opt_step", "env_step", "env_steps", "timestep"),
     *("timesteps", "num_iter", "num_update"),
@@ -30,7 +30,7 @@ COUNTERS = (
 The order and the meaning hold for tables only: a checkpoint's `step` is more reliable than its `num_updates`, its `it`
 counts the whole run, and `iterations` in a configuration is a total. So those have lists of their own.
 """
-SURE = COUNTERS[:6]
+SURE = COUNTERS[:7]
 """Names that can only mean the whole run, even if the values go back often."""
 WITHIN_EPOCH = (
     *("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step"),
@@ -57,7 +57,7 @@ class Axis(NamedTuple):
     """The steps of n rows, `step` int64[n], from the column `name`.
 
     `columns` are those that are no metrics then, `note` is a sentence for people, `wrong` the indices of the rows
-    without a possible step (negative, fractional, or too large).
+    without a possible step (negative, fractional, or too large). `shuffled`: the rows of the file are in any order.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Axis(NamedTuple):
     columns: tuple[str, ...]
     note: str
     wrong: NDArray[np.int64] = _NO_ROWS
+    shuffled: bool = False
 
 
 _FAR = 100
@@ -99,7 +100,7 @@ def step_axis(
     epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
     for name in [*(d for d in declared if d in columns), *counter_names(columns)]:
         column, wrong = _without_wrong(columns[name], torn)
-        restarts = 0.2 if plain(name) in SURE or name in declared else 0.02
+        restarts = 0.5 if plain(name) in SURE or name in declared else 0.02
         if _covers(column, rows) and _counts(column, epochs, rank, restarts):
             return Axis(name, _filled_int(column), (name,), f"steps are taken from column {name!r}", wrong)
     for name in _named(columns, WITHIN_EPOCH):
@@ -112,6 +113,9 @@ def step_axis(
         per_epoch = inner.max() + (inner.min() == 0)
         step = (epochs - (epochs.min() >= 1)) * per_epoch + inner
         fell, new_run = (np.diff(step) < 0).sum(), (np.diff(epochs) < 0).sum()
+        if fell and (in_any_order := _shuffled(columns[name], epochs)) is not None:  # a restart repeats some pairs
+            note = f"rows are in any order: sorted by epoch and {name!r}, with {per_epoch:.0f} per epoch"
+            return Axis(name, in_any_order, (name,), note, shuffled=True)
         if step.max() < LARGEST and fell <= new_run:
             note = f"steps are taken from {name!r}, with {per_epoch:.0f} per epoch (the highest value logged)"
             return Axis(name, step.astype(np.int64), (name,), note)
@@ -121,6 +125,22 @@ def step_axis(
         if _whole(columns[name]) and rows > FEW and (rises >= 0).all() and (rises > 0).mean() >= 0.99:
             return Axis(name, columns[name].astype(np.int64), (name,), f"steps are taken from column {name!r}")
     return None
+
+
+def _shuffled(inner: NDArray[np.float64], epochs: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """The steps of rows in any order; None unless each pair of epoch and counter is there once, and epochs are alike.
+
+    A row without the counter, such as one of held-out data, is at the end of its epoch.
+    """
+    known = ~np.isnan(inner)
+    pairs = np.unique(np.stack([epochs[known], inner[known]]), axis=1)
+    values = len(np.unique(inner[known]))
+    sizes = np.unique(pairs[0], return_counts=True)[1]
+    if pairs.shape[1] < np.count_nonzero(known) or len(sizes) < 2 or values < 2 or np.median(sizes) < 0.8 * values:
+        return None
+    per_epoch = inner[known].max() + (inner[known].min() == 0)
+    step = (epochs - (epochs.min() >= 1)) * per_epoch + np.where(known, inner, per_epoch)
+    return step.astype(np.int64) if step.max() < LARGEST else None
 
 
 def epoch_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:

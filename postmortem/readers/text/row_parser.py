@@ -12,7 +12,7 @@ import numpy as np
 from postmortem.readers.text.bulk.templates import Parsed
 from postmortem.readers.text.dialects import DIALECTS
 from postmortem.readers.text.dialects.column_table import ColumnTable
-from postmortem.readers.text.lines.blocks import text_of
+from postmortem.readers.text.lines.blocks import encoding_of, text_of
 from postmortem.readers.text.lines.prefixes import labelled, peel
 from postmortem.readers.text.records.decimal_commas import decimal_commas, with_dots
 from postmortem.readers.text.records.miner import mine
@@ -120,17 +120,14 @@ class RowParser:
 
     def alone(self, row: bytes) -> Parsed | None:
         """The parse of a row regardless of the rows before it; None if it may depend on them, or if it is two rows."""
-        try:
-            text = row.decode("utf-8")
-        except UnicodeDecodeError:
-            return None
+        text = text_of(row)
         if self.commas and text != with_dots(text):
             return None
         rest, prefix = peel(text, labels=self.labels, year=self.year)
         if len(_pieces(text)) > 1 or any(d.content is not None and d.content.match(rest) for _, d in self.active):
             return None
         record, dialect = self._parse(rest, prefix, 0)
-        offset = len(row) - len(rest.encode())
+        offset = len(row) - len(rest.encode(encoding_of(row)))
         if record is not None and record.once:
             return None
         if record is None or not _has_content(record):

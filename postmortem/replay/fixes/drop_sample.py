@@ -58,7 +58,7 @@ class DropSample(BaseFix):
         shown = ", ".join(map(str, culprit.samples[:_SHOWN])) + (", …" if len(culprit.samples) > _SHOWN else "")
         what, them = ("sample", "it") if len(culprit.samples) == 1 else ("samples", "them")
         rises = culprit.cause == "outlier-sample"
-        of, end = (f" of step {culprit.step}", "the loss does not rise") if rises else ("", "the step does not fail")
+        of, end = (_of_step(culprit), "the loss does not rise") if rises else ("", "the step does not fail")
         text = f"inspect {what} {shown} of the batch{of}: without {them} {end}"
         return Advice(Scope.DATA, text)
 
@@ -68,3 +68,8 @@ def _fails_without(case: Case) -> bool:
     without = Overrides(batch=case.samples.drop(case.found.samples or ()))
     stage = case.stage or "param"
     return bool(case.reruns.fails(without, at=stage)) and case.reruns.draws_nothing(at=stage)
+
+
+def _of_step(culprit: Culprit) -> str:
+    """A rerun of a command gets the number of the step from the log, later."""
+    return f" of step {culprit.step}" if culprit.step is not None else ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.core.errors import ReplayError
+from postmortem.replay.rerun.ragged import ragged
 from postmortem.replay.step.batches import clone_tensor, parts_of, tensor_map, tensors_in, with_parts
 from postmortem.replay.trace.tensors import along
 
@@ -25,13 +26,17 @@ class Samples:
 
     Every tensor whose dimension 0 has the batch's size is per sample, except the `shared` keys; `sample_dim` names
     another dimension. Under accumulation, row j of micro-batch i is sample i * rows + j. A batch may also list its
-    samples one by one (images of several sizes, their boxes).
+    samples one by one (images of several sizes, their boxes), or hold them behind one another, with offsets, with
+    lengths, or packed.
     """
 
     def __init__(self, train_step: TrainStep, batch: Any) -> None:
         self._shared, self._dims = set(train_step.shared), dict(train_step.sample_dim)
         self._micro = list(batch) if train_step.accumulate > 1 and isinstance(batch, (list, tuple)) else None
-        self._listed = number_listed(batch) if self._micro is None else 0
+        self._ragged = ragged(batch) if self._micro is None and not self._dims else None
+        self._listed = number_listed(batch) if self._micro is None and self._ragged is None else 0
+        if self._ragged is not None:
+            self._listed = len(self._ragged.lengths)
         self.parts: list[Any] = self._micro or [batch]
         self.rows = self._listed or self._count(self._micro[0] if self._micro else batch)
         self.size = self.rows * len(self.parts) if train_step.divisible else 0
@@ -78,6 +83,8 @@ class Samples:
 
         Under accumulation, the length of `source` is a multiple of the number of micro-batches.
         """
+        if self._ragged is not None:
+            return self._ragged.pick(batch, source)
         if self._listed:
             return pick_listed(batch, source, self._listed)
         if self._micro is None:
@@ -130,7 +137,7 @@ class Samples:
     def alone(self, batch: Any, index: int) -> Any:
         """The micro-batch that holds sample `index` only."""
         if self._listed:
-            return pick_listed(batch, [index], self._listed)
+            return self.take(batch, [index])
         part = self.micro_batches(batch)[index // self.rows]
         row = torch.tensor([index % self.rows])
         return self._each(part, lambda t, dim: t.index_select(dim, row.to(t.device)))
@@ -235,6 +242,8 @@ class Samples:
         shape: of the tensor. rows: per dimension, the indices with non-finite values. micro: the micro-batch.
         """
         n, offset = self.rows, micro * self.rows
+        if self._ragged is not None and shape and shape[0] == self._ragged.total and 0 in rows:
+            yield self._ragged.sample_of(rows[0])
         for d, size in enumerate(shape):
             if size == n and d in rows:
                 yield [offset + i for i in rows[d]]

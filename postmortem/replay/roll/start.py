@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from postmortem.checkpoints.file_map import map_files
 from postmortem.checkpoints.find import find_checkpoints, step_of
 from postmortem.checkpoints.health import inspect
-from postmortem.checkpoints.last_good import look_for_last_good, looked_at
+from postmortem.checkpoints.last_good import Looked, look_for_last_good, looked_at
 from postmortem.core.errors import ReplayError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _diagnosed(good: str, known: list[Checkpoint], aim: Aim, steps: dict[Path, i
 
 
 def _look(c: Checkpoint) -> Checkpoint:
-    return looked_at(c, inspect(Path(c.path)))
+    return looked_at(c, Looked.of(inspect(Path(c.path))))
 
 
 def _with_step(checkpoint: Checkpoint) -> Checkpoint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.errors import MissingExtra, NotFoundError
+from postmortem.core.errors import MissingExtra, NotFoundError, PostmortemError
 from postmortem.reporters.shared.outline import headline
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def write_to_wandb(run: RunReport, folder: Path) -> str:
 
     The SDK decides by its environment (WANDB_MODE, WANDB_ENTITY, …) where that goes; its files, in offline mode the
     whole run to be synced, are in `folder`. Other W&B runs of the process are ended. Returns the id of the run.
-    NotFoundError if the report is of no W&B run, MissingExtra without the SDK.
+    NotFoundError if the report is of no W&B run, MissingExtra without the SDK, PostmortemError if W&B did not take it.
     """
     known = next((r.facts for r in (run.run.readings if run.run else ()) if r.source == "wandb"), {})
     if not known.get("run_id"):
@@ -29,21 +29,26 @@ def write_to_wandb(run: RunReport, folder: Path) -> str:
     import wandb
 
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _resume_and_write(run, str(known["run_id"]), str(known.get("project") or "") or None, folder)
+    except (wandb.Error, OSError) as error:  # no login, no network, no permission, a full disk
+        why = " ".join(str(error).split()).rstrip(".")
+        advice = "WANDB_MODE=offline writes to a file that `wandb sync` sends later"
+        raise PostmortemError(f"{run.path}: the W&B run was not annotated: {why}; {advice}") from error
+    wandb.teardown()  # else the end of the file may be written after the process has gone on
+    return str(known["run_id"])
+
+
+def _resume_and_write(run: RunReport, run_id: str, project: str | None, folder: Path) -> None:
+    import wandb
+
     settings = wandb.Settings(disable_git=True, save_code=False, console="off", x_disable_stats=True)
-    with wandb.init(
-        id=str(known["run_id"]),
-        project=str(known.get("project") or "") or None,
-        dir=str(folder),
-        resume="allow",
-        settings=settings,
-    ) as resumed:
+    with wandb.init(id=run_id, project=project, dir=str(folder), resume="allow", settings=settings) as resumed:
         resumed.summary.update(summary_of(run))
         if run.verdict in ("failed", "suspect"):
             level = "ERROR" if run.verdict == "failed" else "WARN"
             text = run.diagnosis.summary if run.diagnosis else ""
             resumed.alert(title=f"{run.verdict}: {headline(run)}"[:200], text=text[:2000] or headline(run), level=level)
-    wandb.teardown()  # else the end of the file may be written after the process has gone on
-    return str(known["run_id"])
 
 
 def summary_of(run: RunReport) -> dict[str, Any]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["fragment", "render"]
 
 _PARTS = files("postmortem.reporters.html") / "page"
+_SCRIPTS = ("common.js", "charts.js", "table.js")
 _OPEN = 10  # causes whose first run is shown unfolded
 _OVERLAID = 6  # runs in one comparison; more curves cannot be told apart
 
@@ -39,7 +40,7 @@ def render(report: Report, options: RenderOptions) -> str:
     """One self-contained page for a browser, offline: triage, charts, findings and evidence of every run."""
     runs = worst_first(report)
     charts = any(map(has_chart, runs))
-    script = (_part("uPlot.iife.min.js") + "\n" if charts else "") + _part("page.js")
+    script = "\n".join(map(_part, [*(["uPlot.iife.min.js"] if charts else []), *_SCRIPTS]))
     style = f"{_part('uPlot.min.css') if charts else ''}\n{STYLE}\n{_part('page.css')}"
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {_source(script)}"
     data = f'<script type="application/json" id="data">{chart_data(runs)}</script>\n' if charts else ""
@@ -65,7 +66,8 @@ def _source(script: str) -> str:
 
 
 def _body(report: Report, runs: Sequence[RunReport], *, overlay: bool) -> str:
-    parts = [f"<header><h1>{escaped(totals(report))}</h1></header>", "<main>"]
+    title = f"Postmortem of {runs[0].name}" if len(runs) == 1 else totals(report)
+    parts = [f"<header><h1>{escaped(title)}</h1></header>", "<main>"]
     if len(runs) > 1:
         parts.append(_table(runs))
     if overlay and len(runs) > 1:
@@ -84,7 +86,7 @@ def _body(report: Report, runs: Sequence[RunReport], *, overlay: bool) -> str:
 def _section(index: int, run: RunReport, *, opened: bool) -> str:
     title = f"<h2>{verdict_tag(run.verdict)} {escaped(run.name)}</h2>"
     named = f"; {escaped(_culprit(run))}" if leads(run) else ""
-    summary = f"<summary>{title} {headline_html(run)}{named}</summary>"
+    summary = f"<summary>{title} <span>{headline_html(run)}{named}</span></summary>"
     chart = f'<div class="charts" data-run="{index}"></div>' if has_chart(run) else ""
     state = " open" if opened else ""
     return f'<details class="run" id="run-{index}"{state}>{summary}<div>{run_html(run, chart=chart)}</div></details>'
@@ -102,7 +104,8 @@ def _table(runs: Sequence[RunReport]) -> str:
         rows += [_row(i, run) for i, run in group]
     return (
         '<div class="tools" id="tools"></div>\n'
-        f'<table id="runs"><thead><tr>{columns}</tr></thead><tbody>\n{"".join(rows)}</tbody></table>'
+        f'<div class="sheet"><table id="runs"><thead><tr>{columns}</tr></thead>'
+        f"<tbody>\n{''.join(rows)}</tbody></table></div>"
     )
 
 
@@ -171,5 +174,5 @@ def _overlay(runs: Sequence[RunReport]) -> str:
     indices = " ".join(map(str, drawn))
     return (
         f'<details class="run" open><summary><h2>Comparison of {count(len(drawn), "run")}</h2>{note}</summary>'
-        f'<div class="charts" data-run="{indices}"></div></details>'
+        f'<div><div class="charts" data-run="{indices}"></div></div></details>'
     )

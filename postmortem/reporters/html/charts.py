@@ -1,4 +1,4 @@
-"""The numbers that the page's charts draw, as compact JSON. The drawing itself is in ``page/page.js``."""
+"""The numbers that the page's charts draw, as compact JSON. The drawing itself is in ``page/charts.js``."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def proof_html(run: RunReport) -> str:
     parts = [_surely(c), _fixes(c)]
     if c.suggestion:
         diff = c.suggestion.replace(c.file, from_run(c.file, run)) if c.file else c.suggestion
-        parts.append(f'<h4>{suggested(c)}</h4><pre class="source">{escape(diff[:4000])}</pre>')
+        parts.append(f'<h4>{suggested(c)}</h4><pre class="source">{_diff(diff[:4000])}</pre>')
     tensors = [f"{escaped(name)}: {escaped(values)}" for name, values in statistics(c.tensor)]
     followed = [escaped(fidelity_words(c.fidelity), 1500)] if c.fidelity is not None else []
     named = [escaped(f"cause {c.cause}, phase {c.phase}, established {c.established}")]
@@ -83,7 +83,8 @@ def _lead(c: Culprit, run: RunReport) -> str:
     }
     meaning += [in_double[c.precision_only]] if c.precision_only is not None else []
     note = f"<p>{'; '.join(meaning)}</p>" if meaning else ""
-    return f'<p class="lead">{escaped(said)}</p><p>{" · ".join(place)}</p>{note}'
+    lead = escaped(said).replace("-inf", '<span class="whole">-inf</span>')
+    return f'<p class="lead">{lead}</p><p>{" · ".join(place)}</p>{note}'
 
 
 def _source(c: Culprit) -> str:
@@ -92,6 +93,17 @@ def _source(c: Culprit) -> str:
         for n, text in source_lines(c)
     ]
     return f'<pre class="log source">{"".join(rows)}</pre>' if rows else ""
+
+
+def _diff(diff: str) -> str:
+    """A unified diff; a style can colour its lines."""
+    kinds = {"+": "added", "-": "removed"}
+    return "\n".join(
+        f'<span class="{kinds[line[0]]}">{escape(line)}</span>'
+        if line[:1] in kinds and line[:3] not in ("+++", "---")
+        else escape(line)
+        for line in diff.splitlines()
+    )
 
 
 def _code(text: str) -> str:

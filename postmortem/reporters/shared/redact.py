@@ -1,4 +1,4 @@
-"""A report without what tells who ran it and where: user and host names, absolute paths, options of the command."""
+"""A report without what tells who ran it and where: user and host names, paths, addresses, settings and secrets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from postmortem.core.report import Report
+    from postmortem.core.report import Report, RunReport
 
 _HOME = re.compile(r"(?:/home/|/Users/|[A-Za-z]:[\\/]Users[\\/])(?P<user>[^/\\\s'\":]+)")
 _PART = r"[^/\\\s'\"`<>|:;,()\[\]]"
-_PATH = re.compile(rf"(?<![\w.:/\\~-])(?:~|[A-Za-z]:)?[/\\](?:{_PART}+[/\\])+(?={_PART})")
+_PATH = re.compile(rf"(?<![\w./\\~-])(?:~|[A-Za-z]:)?[/\\]{{1,2}}(?:{_PART}+[/\\])+(?={_PART})")
+_URL = re.compile(r"\b(?P<scheme>[A-Za-z][A-Za-z0-9+]*)://(?!pytorch\.org/)[^\s'\"`<>)\]]+")
 _AT_HOST = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*")
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?!\.\d)")
 _COMMAND = re.compile(
@@ -24,34 +25,88 @@ _OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*)(?:=|\s+)(?!-)\S+|(?P<key>\b[
 _NAMED = re.compile(
     r"\b(?P<word>host(?:name)?|node(?:name|list)?|user(?:name)?)(?P<sep>\s*[:=]\s*['\"]?)(?P<name>[\w.\-\[\]]+)", re.I
 )
-_EVENT_FILE = re.compile(r"tfevents\.\d+\.(?P<host>[\w.-]+?)(?:\.\d+\.\d+)?(?:\.v2)?(?![\w.-])")
+_EVENT_FILE = re.compile(r"tfevents\.\d+\.(?P<name>[\w.-]+?)(?:\.\d+\.\d+)?(?:\.v2)?(?![\w.-])")
+_HOSTS = (
+    _EVENT_FILE,
+    re.compile(r"(?<![\w.-])(?P<name>[\w.-]+):\d+:\d+ \[\d+\] (?:NCCL|RCCL)\b"),
+    re.compile(r"(?<![\w.-])(?P<name>[A-Za-z][\w.-]+)<\d+>"),  # an address with a port, as NCCL prints it
+    re.compile(r"\[(?:INFO|WARNING|ERROR|DEBUG)\] \[(?P<name>[A-Za-z][\w.-]*)\] \["),  # DeepSpeed's loggers
+    re.compile(r"\b(?:ON|on node|srun: error:|slurmstepd-)\s*(?P<name>[A-Za-z][\w-]*\d[\w.-]*)"),
+    re.compile(
+        r"(?<![\w.-])(?P<name>[\w-]+(?:\.[\w-]+)+\.(?:com|org|net|edu|gov|local|internal|lan|cluster))(?![\w-])"
+    ),
+)
+_USERS = (
+    re.compile(_HOME.pattern.replace("?P<user>", "?P<name>")),
+    re.compile(r"\blogged in as:? (?P<name>[\w.-]+)"),
+    re.compile(r"\blogged in as:? [\w.-]+ \((?P<name>[\w.-]+)\)"),  # the entity of W&B
+)
+_SECRET = re.compile(
+    r"(?P<name>\b[\w-]*(?:key|token|secret|passw(?:or)?d|credentials?)[\"']?\s*[:=]\s*[\"']?)(?=[^\s\"',)}]*\d)[^\s\"',)}]{6,}"
+    r"|\b(?P<kind>sk|hf|ghp|glpat|xox[bp]|AKIA)[-_]?[A-Za-z0-9_-]{12,}",
+    re.I,
+)
+_SETTINGS = re.compile(
+    r"(?P<open>\b(?:\w*namespace|\w*config|\w*arg(?:ument)?s|h(?:yper)?params?|hyperparameters|settings)\b\s*(?:[:=]\s*\{?|\())"
+    r"(?=\s*[\"']?[\w.]+[\"']?\s*[:=]).*",
+    re.I,
+)
+"""Settings that a program printed: what follows on the line are their values."""
+_STRING_VALUE = re.compile(r"(?P<name>[\"'][\w.-]+[\"']:\s*)(?P<quote>[\"'])[^\"']*(?P=quote)")
 _SHORTEST = 3  # letters of a name that is looked for everywhere; shorter ones stand in ordinary words
 
 
 def redacted(report: Report) -> Report:
-    """The same report without user names, host names, addresses, absolute paths and the options of commands.
+    """The same report without user names, host names, addresses, paths, settings and the options of commands.
 
-    Of a path, the last part stays; of an option, its name. Numbers, steps, tags and messages stay, so names that a
-    program printed in another form stay as well: read the page before you publish it.
+    Of a path, the last part stays; of an option or a setting, its name. Numbers, steps, tags and messages stay, so
+    names that a program printed in another form stay as well: read the page before you publish it.
     """
     texts = list(_texts(report))
-    users = {m["user"] for text in texts for m in _HOME.finditer(text)}
     named = {m["name"]: m["word"].lower() for text in texts for m in _NAMED.finditer(text)}
-    hosts = {m["host"] for text in texts for m in _EVENT_FILE.finditer(text)}
-    words = dict.fromkeys(hosts, "<host>") | dict.fromkeys(users, "<user>")
-    words |= {name: "<user>" if word.startswith("user") else "<host>" for name, word in named.items()}
-    words = {name: mark for name, mark in words.items() if len(name) >= _SHORTEST}
-    known = sorted(words, key=len, reverse=True)
-    found = re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in known)) if known else None
+    words = {name: "<user>" if word.startswith("user") else "<host>" for name, word in named.items()}
+    words |= dict.fromkeys(_names(_HOSTS, texts), "<host>") | dict.fromkeys(_names(_USERS, texts), "<user>")
+    folders = _folders(report)
+    hidden_words = _any_of(name for name in words if len(name) >= _SHORTEST)
+    below = re.compile(rf"(?<![\w./\\-])(?:{'|'.join(map(re.escape, folders))})[/\\]+") if folders else None
 
     def hide(text: str) -> str:
+        text = _SECRET.sub(lambda m: f"{m['name'] or m['kind'] + '-'}…", text)
+        text = _SETTINGS.sub(lambda m: f"{m['open']}…", text)
         text = _COMMAND.sub(lambda m: _OPTION.sub(lambda o: f"{o['name'] or o['key']} …", m[0]), text)
-        text = _PATH.sub("…/", text)
+        text = _URL.sub(lambda m: f"{m['scheme']}://…", text)
+        text = _PATH.sub("…/", below.sub("…/", text) if below else text)
         text = _ADDRESS.sub("<address>", _AT_HOST.sub("<user>@<host>", text))
-        return found.sub(lambda m: words[m[0]], text) if found else text
+        return hidden_words.sub(lambda m: words[m[0]], text) if hidden_words else text
 
     hidden: Report = _mapped(report, hide)
     return hidden
+
+
+def _names(patterns: Iterable[re.Pattern[str]], texts: Iterable[str]) -> set[str]:
+    """What these patterns name, without the dots at its end."""
+    return {m["name"].strip(".") for text in texts for pattern in patterns for m in pattern.finditer(text)}
+
+
+def _any_of(words: Iterable[str]) -> re.Pattern[str] | None:
+    """Any of the words, also as a part of a name: of "alice" in "alice_run", not of "al" in "also"."""
+    known = sorted(words, key=len, reverse=True)
+    return re.compile("|".join(rf"(?<![A-Za-z0-9]){re.escape(n)}(?![A-Za-z0-9])" for n in known)) if known else None
+
+
+def _folders(report: Report) -> list[str]:
+    """The relative folders of the runs and their files, longest first; absolute ones are known by their form."""
+    paths = {p for run in report.runs for p in _paths(run)} | {p.path for p in report.problems}
+    found = {head for path in paths if (head := re.split(r"[/\\][^/\\]*$", path)[0]) != path}
+    return sorted((f for f in found if f.strip("./\\") and not re.match(r"[/\\~]|[A-Za-z]:", f)), key=len, reverse=True)
+
+
+def _paths(run: RunReport) -> Iterable[str]:
+    yield f"{run.path}/"
+    yield run.path
+    yield from (file for source in run.sources for file in source.files)
+    yield from (checkpoint.path for checkpoint in run.checkpoints)
+    yield from (event.file for event in run.events if event.file)
 
 
 def _texts(thing: Any) -> Iterable[str]:

@@ -38,7 +38,8 @@ def ratio(update: Updated) -> float:
     return hypot(*update.changes.values()) / weights if weights else 0.0
 
 
-def losses(look: Look) -> tuple[float, float] | None:
-    """Means of the first and of the last losses; None if there are too few."""
-    seen = [b.loss for b in look.of(Backward) if b.loss is not None]
+def losses(look: Look, optimizer: int) -> tuple[float, float] | None:
+    """Means of the first and of the last losses while an optimizer was in use; None if there are too few."""
+    begin, end = look.span(optimizer)
+    seen = [b.loss for b in look.of(Backward) if b.loss is not None and begin <= b.step <= end]
     return (mean(seen[:_FEW]), mean(seen[-_FEW:])) if len(seen) >= 4 * _FEW else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.silent.facts import Accumulated, Backward
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
-from postmortem.silent.source import called, source
+from postmortem.silent.source import Source, called, source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,7 @@ _STEPS = 5
 _SCALE_FREE = {"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "Adafactor"}
 _SCALED = 0.75
 """The gradients that the step uses are smaller than what the backward passes left: they were divided, or clipped."""
+_NAMED = (ast.Name, ast.Attribute)
 _PARTS = {"chunk", "split", "tensor_split"}
 _MEANS = ("Mean", "NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1", "Huber", "L1Loss", "KlDiv")
 
@@ -33,8 +34,8 @@ class AccumulationNotAveraged(BaseFault):
     the number of passes, and the gradients are not divided before the step either.
 
     Not blamed: losses that are divided or multiplied before backward; a learning rate that is written as a quotient;
-    several losses in one step, each on its own line or for a different task; optimizers that do not depend on the size
-    of the gradient (Adam).
+    several losses in one step, each on its own line or for a task with parameters of its own; optimizers that do not
+    depend on the size of the gradient (Adam).
 
     What to do: `(loss / accumulation_steps).backward()`.
 
@@ -77,6 +78,8 @@ def _summed(cycle: Cycle) -> bool:
     """All of its backward passes are of one line and of means, and neither these nor the gradients are scaled."""
     passes = cycle.of(Backward)
     one_line = len({p.at for p in passes}) == 1
+    if len({frozenset(p.reached) for p in passes if p.reached is not None}) > 1:
+        return False  # a task each, with a head of its own
     norms = [a.norm for a in cycle.of(Accumulated) if a.optimizer == cycle.step.optimizer]
     if norms and cycle.step.norm < _SCALED * norms[-1]:
         return False
@@ -95,10 +98,21 @@ def _counted(backward: Place, step: Place | None) -> bool:
         return False
     read = source(step.file)
     tests = [node.test for node in read.around(step.line, ast.If)]
-    if any(isinstance(n, (ast.Mod, ast.Compare)) for test in tests for n in ast.walk(test) if not _of_main(test)):
+    if any(_counts(n, read) for test in tests for n in ast.walk(test) if not _of_main(test)):
         return True
     loops = [loop for loop in source(backward.file).around(backward.line, ast.For) if not _inside(loop, step, backward)]
     return any(called(n) in _PARTS or _named_part(n) for loop in loops for n in ast.walk(loop.iter))
+
+
+def _counts(node: ast.AST, read: Source) -> bool:
+    """A remainder, or a comparison of what counts: the index of a loop, or a name to which one is added."""
+    if isinstance(node, ast.Mod) or not isinstance(node, ast.Compare):
+        return isinstance(node, ast.Mod)
+    nodes = list(ast.walk(read.tree)) if read.tree is not None else []
+    loops = [n.target for n in nodes if isinstance(n, ast.For) and called(n.iter) in ("range", "enumerate")]
+    added = [n.target for n in nodes if isinstance(n, ast.AugAssign) and isinstance(n.value, ast.Constant)]
+    counters = {ast.unparse(n) for each in (*loops, *added) for n in ast.walk(each) if isinstance(n, _NAMED)}
+    return any(isinstance(n, _NAMED) and ast.unparse(n) in counters for n in ast.walk(node))
 
 
 def _of_main(test: ast.AST) -> bool:
@@ -119,7 +133,16 @@ def _named_part(node: ast.AST) -> bool:
 
 
 def _quotient(stack: Stack) -> bool:
-    """Whether the learning rate is written as a quotient, as one that is meant for a sum is."""
-    calls = source(stack[0].file).around(stack[0].line, ast.Call) if stack else []
+    """Whether the learning rate is written as a quotient, as one that is meant for a sum is, there or where a name that
+    it uses is assigned."""
+    if not stack:
+        return False
+    read = source(stack[0].file)
+    calls = read.around(stack[0].line, ast.Call)
     values = [word.value for call in calls for word in call.keywords if word.arg == "lr"]
+    values += [call.args[1] for call in calls if len(call.args) > 1]
+    names = {n.id for value in values for n in ast.walk(value) if isinstance(n, ast.Name)}
+    for node in ast.walk(read.tree) if read.tree is not None else ():
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id in names for t in node.targets):
+            values.append(node.value)
     return any(isinstance(n, ast.Div) for value in values for n in ast.walk(value))

@@ -20,11 +20,12 @@ class BestStateAliased(BaseFault):
     """The best weights are kept as `model.state_dict()`, whose tensors share memory with the model: they keep changing
     during training, and what is restored or saved later is the last state.
 
-    How it is found: a state dict that was taken at an earlier step is loaded later (or saved, if it was taken under a
-    condition), and its tensors still share memory with the model, which was trained in between.
+    How it is found: a state dict that was taken at an earlier step is loaded later into the same model (or saved or
+    loaded into another one, if it was taken under a condition), and its tensors still share memory with the model,
+    which was trained in between.
 
-    Not blamed: state dicts that are used at the step at which they were taken; copies (`copy.deepcopy`, `.clone()`, a
-    file).
+    Not blamed: state dicts that are used at the step at which they were taken; one that is taken once, from which
+    another model is updated; copies (`copy.deepcopy`, `.clone()`, a file).
 
     What to do: `copy.deepcopy(model.state_dict())`.
 
@@ -41,7 +42,8 @@ class BestStateAliased(BaseFault):
         used: list[Loaded | Saved] = [*look.of(Loaded), *look.of(Saved)]
         uses = [u for u in used if u.taken is not None and u.step > u.taken]
         for use in uses:
-            if isinstance(use, Saved) and not (use.stack and _conditional(use.stack[0])):
+            into_itself = isinstance(use, Loaded) and use.alias > 0
+            if not into_itself and not (use.stack and _conditional(use.stack[0])):
                 continue
             verb = "loaded" if isinstance(use, Loaded) else "saved"
             line = f" (line {use.at.line})" if use.at else ""

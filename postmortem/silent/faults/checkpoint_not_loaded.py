@@ -25,7 +25,7 @@ class CheckpointNotLoaded(BaseFault):
     tensors, as happens when none of the checkpoint's names were copied into `model.state_dict()`.
 
     Not blamed: a backbone or an adapter that is loaded completely, whatever else the module or the file contains; a
-    module for which another call loads matching weights.
+    module for which another call loads matching weights; a state dict into whose tensors values were copied.
 
     What to do: make the names match (a prefix such as `module.` is a common difference), and check the `missing_keys`
     and `unexpected_keys` that `load_state_dict` returns.

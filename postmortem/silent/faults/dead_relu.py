@@ -24,10 +24,10 @@ class DeadRelu(BaseFault):
     """Most units of a ReLU layer are 0 for every sample, so they pass on neither activations nor gradients.
 
     How it is found: at each measured step, over 90 % of a layer's units (8 or more) are 0 after the ReLU for all
-    samples of the batch. If this is so from the first step, the initialisation of the layer is blamed; if it starts
-    later, the optimizer, whose steps were too large.
+    samples of the batch, and at the last measured steps these are the same units. If this is so from the first step,
+    the initialisation of the layer is blamed; if it starts later, the optimizer, whose steps were too large.
 
-    Not blamed: units that are dead in some batches only; layers with less than 90 % of dead units.
+    Not blamed: units that are dead in some batches only (sparse features); layers with less than 90 % of dead units.
 
     What to do: initialise biases to 0 and scale the weights by fan-in; a smaller learning rate; LeakyReLU.
 
@@ -77,4 +77,4 @@ def _from_start(seen: list[Activated]) -> bool:
 
 def _died(seen: list[Activated]) -> bool:
     """In the last half of the looks, or in all."""
-    return all(s.flat >= _DEAD for s in seen[len(seen) // 2 :])
+    return all(s.flat >= _DEAD for s in seen[len(seen) // 2 :]) and seen[-1].still >= _DEAD

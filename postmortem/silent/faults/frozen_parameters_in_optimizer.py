@@ -1,15 +1,18 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ast
+from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.facts import Gradients
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count, few
+from postmortem.silent.source import called, source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.blame import Blame
+    from postmortem.silent.facts import Stack
     from postmortem.silent.look import Look
 
 _STEPS = 3
@@ -21,7 +24,8 @@ class FrozenParametersInOptimizer(BaseFault):
 
     How it is found: an optimizer steps repeatedly, and none of its parameters requires a gradient.
 
-    Not blamed: an optimizer with only some frozen parameters; the others are updated as usual.
+    Not blamed: an optimizer with only some frozen parameters; the others are updated as usual. Gradients that the
+    program computes by other means and assigns itself (evolution strategies).
 
     What to do: freeze the layers that should stay fixed, not those passed to the optimizer.
 
@@ -41,6 +45,10 @@ class FrozenParametersInOptimizer(BaseFault):
             seen = [g for g in look.of(Gradients) if g.optimizer == optimizer]
             if len(seen) < _STEPS or not held or any(set(held) - set(g.frozen) for g in seen):
                 continue
+            if not look.ended and _thaws(look.optimizers[optimizer].stack):
+                continue
+            if any(s.norm for s in steps) or any(look.moved.get(p) for p in held):
+                continue  # the program gives them gradients that it has estimated itself
             yield self.blame(
                 look.optimizers[optimizer].stack,
                 f"all {count(len(held), 'parameter')} of this {look.optimizers[optimizer].type} "
@@ -50,3 +58,19 @@ class FrozenParametersInOptimizer(BaseFault):
                 parameters=len(held),
                 steps=len(steps),
             )
+
+
+def _thaws(stack: Stack) -> bool:
+    """Whether the source lets parameters require a gradient, later than what was seen of the program."""
+    tree = source(stack[0].file).tree if stack else None
+    given = [n.args[:1] for n in _all(tree, ast.Call) if called(n) == "requires_grad_"]
+    given += [[n.value] for n in _all(tree, ast.Assign) if any(_is_flag(target) for target in n.targets)]
+    return any(not (value and isinstance(value[0], ast.Constant) and value[0].value is False) for value in given)
+
+
+def _all(tree: ast.AST | None, kind: type[ast.AST]) -> list[Any]:
+    return [n for n in ast.walk(tree) if isinstance(n, kind)] if tree is not None else []
+
+
+def _is_flag(target: ast.AST) -> bool:
+    return isinstance(target, ast.Attribute) and target.attr == "requires_grad"

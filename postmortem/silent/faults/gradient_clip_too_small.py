@@ -52,7 +52,7 @@ class GradientClipTooSmall(BaseFault):
             raise NotChecked(f"fewer than {_STEPS} clipped steps at the full learning rate were seen")
         cut = [c for c in clips if (c.limit < _CUT * c.norm if c.by == "norm" else c.norm > 0.9 * c.limit)]
         sizes = [ratio(u) for o in look.stepped for u in updates(look, o)]
-        went = losses(look)
+        went = losses(look, look.busiest)
         if len(cut) < 0.9 * len(clips) or not sizes or median(sizes) > _SMALL:
             return
         if went is not None and went[1] < _LEARNT * went[0]:

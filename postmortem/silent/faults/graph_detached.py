@@ -30,8 +30,8 @@ class GraphDetached(BaseFault):
     How it is found: an optimizer steps with parameters that require gradients and whose modules run in these steps, but
     no backward pass reaches them.
 
-    Not blamed: modules whose parameters are in no optimizer that steps (a target network); modules that do not run;
-    modules in which some parameters get a gradient.
+    Not blamed: modules whose parameters are in no optimizer that steps (a target network); parameters that the program
+    changes itself (an average of others); modules that do not run; modules in which some parameters get a gradient.
 
     What to do: pass the tensor on without detaching it; if only a copy for logging is needed, detach the copy.
 
@@ -52,9 +52,10 @@ class GraphDetached(BaseFault):
                 continue  # nothing of it is reached: that is the order of the step, or another fault
             frozen = look.frozen
             cut = [p for p in held if p not in look.reached and p not in frozen and p in look.owners]
+            cut = [p for p in cut if not look.moved.get(p)]  # an average that the program updates itself
             for parameters in _by_call(look, cut).values():
                 ran = _outermost(look, parameters)
-                if ran is None:
+                if ran is None or (not look.ended and _sometimes(ran)):
                     continue
                 names = [look.name(p) for p in parameters]
                 dead = "" if ran.connected else "; its output requires no gradient"
@@ -97,6 +98,11 @@ def _outermost(look: Look, parameters: list[int]) -> ModuleRan | None:
     wanted = {outer.module} if outer is not None else modules
     ways = [ran for ran in look.of(ModuleRan) if ran.module in wanted and ran.stack]
     return next((r for r in ways if r.training), ways[0] if ways else None)
+
+
+def _sometimes(ran: ModuleRan) -> bool:
+    """Whether a condition decides that a module runs in this way: it may run in another one later."""
+    return any(source(place.file).around(place.line, ast.If, ast.IfExp) for place in ran.stack[:2])
 
 
 def _inside(name: str, outer: str) -> bool:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from postmortem.silent.facts import InputSeen, LossComputed, Place
+from postmortem.silent.facts import Backward, InputSeen, LossComputed, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._flow import names_behind, stored, values
 from postmortem.silent.faults._inputs import training_inputs
 from postmortem.silent.faults._words import count
-from postmortem.silent.source import called, source
+from postmortem.silent.source import Source, called, source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,7 @@ _WHOLE = {
     "floor_divide",
 }
 """Words of casts that cut off what is behind the point."""
+_LOSSES = ("NllLoss", "BinaryCrossEntropy", "MseLoss", "SmoothL1", "Huber", "L1Loss", "Mean")
 
 
 @fault
@@ -44,7 +46,8 @@ class InputsCollapsed(BaseFault):
     sample have the same value, and the source contains an integer division or a cast to an integer type before the
     model.
 
-    Not blamed: inputs that are naturally sparse (one-hot, counts, boards).
+    Not blamed: inputs that are naturally sparse (one-hot, counts, boards); a model that is given other tensors as well,
+    such as the state of a decoder; losses other than those of predictions and targets (a policy with one state).
 
     What to do: `image.float() / 255` instead of `image // 255`.
 
@@ -64,7 +67,8 @@ class InputsCollapsed(BaseFault):
                 continue
             judged = True
             common = min(s.values["common"] for s in measured)
-            if all(s.values["distinct"] == 1 for s in measured) and _supervised(look):
+            same = all(s.values["distinct"] == 1 and not s.values["others"] for s in measured)
+            if same and _supervised(look):
                 said, at = "all samples of a batch were the same", _cast(measured[0]) or _centred(measured[0])
             elif common >= _COMMON and (cast := _cast(measured[0])) is not None:
                 said, at = f"at least {common:.0%} of the elements of a sample have one value", cast
@@ -82,19 +86,35 @@ class InputsCollapsed(BaseFault):
 
 
 def _supervised(look: Look) -> bool:
-    """Whether the targets differ: there is something to learn from inputs."""
-    return any(len(loss.labels) > 1 or not loss.labels for loss in look.of(LossComputed) if loss.trained)
+    """Whether the loss is one of predictions and targets that differ: there is something to learn from inputs."""
+    chains = [[n for n in b.nodes if not n.startswith(("Add", "Sub"))] for b in look.of(Backward)]
+    direct = sum(bool(chain) and chain[0].startswith(_LOSSES) for chain in chains)
+    differ = any(len(loss.labels) > 1 or not loss.labels for loss in look.of(LossComputed) if loss.trained)
+    return differ and direct > len(chains) / 2
 
 
 def _cast(seen: InputSeen) -> Place | None:
-    """The first line of the training's file that divides by an integer, or casts to one."""
+    """The first line of the training's file that divides values of the inputs by an integer, or casts them to one."""
     if seen.at is None:
         return None
-    tree = source(seen.at.file).tree
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.stmt)] if tree is not None else []
+    read = source(seen.at.file)
+    found = [n for n in ast.walk(read.tree) if isinstance(n, ast.stmt)] if read.tree is not None else []
     simple = [n for n in found if isinstance(n, (ast.Assign, ast.AugAssign, ast.Return, ast.AnnAssign, ast.Expr))]
-    lines = [n.lineno for n in simple if any(_cuts_off(each, n) for each in ast.walk(n))]
+    cuts = [n for n in simple if any(_cuts_off(each, n) for each in ast.walk(n))]
+    inputs = names_behind(seen.at) if cuts else None
+    lines = [n.lineno for n in cuts if inputs is None or not inputs.isdisjoint(_becomes(n, read))]
     return Place(seen.at.file, min(lines)) if lines else None
+
+
+def _becomes(statement: ast.stmt, read: Source) -> set[str]:
+    """The names that get the value of a statement; of what is returned, the function."""
+    if isinstance(statement, ast.Expr):
+        return set(values(statement))
+    if isinstance(statement, ast.Return):
+        function = read.function_at(statement.lineno)
+        return {function.name} if function is not None else set()
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]  # type: ignore[attr-defined]
+    return {name for target in targets for name in stored(target)}
 
 
 def _centred(seen: InputSeen) -> Place | None:

@@ -33,7 +33,8 @@ class LearningRateZero(BaseFault):
     most 1e-7 and each measured update is below 1e-6 of the weights, while there are gradients. Or it is 0 from the
     second or third step to the end of the program.
 
-    Not blamed: a warm-up that begins at 0; only some groups with a rate of 0; a rate that falls to 0 at the end.
+    Not blamed: one of several rates that the program tries; a warm-up that begins at 0; only some groups with a rate of
+    0; a rate that falls to 0 at the end.
 
     What to do: print the learning rate that the optimizer actually uses; step the scheduler that should raise it.
 
@@ -58,6 +59,8 @@ class LearningRateZero(BaseFault):
             fell = next((step for step, rate in seen if rate == 0), None) if look.ended else None
             if fell is not None and 0 < fell <= _AT_ONCE and seen[-1][0] == fell and len(steps) >= _LONG:
                 yield self._fell(look, optimizer, fell, highest)
+            if self._tried_others(look, optimizer):
+                continue
             if highest > _NOTHING or largest > _TINY or (highest and seen[-1][1] > seen[0][1]):
                 continue
             yield self.blame(
@@ -83,6 +86,12 @@ class LearningRateZero(BaseFault):
             highest=highest,
             steps=look.steps,
         )
+
+    def _tried_others(self, look: Look, optimizer: int) -> bool:
+        """The same line made another optimizer with a rate: the program searches for a good one."""
+        at = look.optimizers[optimizer].stack[:1]
+        alike = [o for o, made in look.optimizers.items() if made.stack[:1] == at and o != optimizer]
+        return any(rate > _NOTHING for o in alike for _, rate in look.rates(o))
 
     def _may_rise(self, look: Look, optimizer: int) -> bool:
         """A schedule per epoch may begin at 0, and the look may have ended before its first step."""

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from postmortem.silent.facts import ModuleRan, Place
+from postmortem.silent.facts import Forward, ModuleRan, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.source import Source, called, source
@@ -25,8 +27,9 @@ class ParametersMissingFromOptimizer(BaseFault):
     How it is found: a backward pass that was followed by a step reaches a parameter that no optimizer of the program
     holds or held, and its values do not change.
 
-    Not blamed: parameters with `requires_grad=False`; networks that were put into eval mode; tensors that are not an
-    `nn.Parameter` (inputs whose gradient is taken); parameters that the program updates itself.
+    Not blamed: parameters with `requires_grad=False`; networks that were put into eval mode, or of which nothing is
+    trained and that compare two inputs in each step (features for a loss); tensors that are not an `nn.Parameter`
+    (inputs whose gradient is taken); parameters that the program updates itself.
 
     What to do: pass them to the optimizer, or freeze them with `requires_grad_(False)` if they should stay fixed.
 
@@ -46,12 +49,14 @@ class ParametersMissingFromOptimizer(BaseFault):
         missing = []
         for number in sorted(look.reached):
             owner = look.owners.get(number)
-            hidden = owner is not None and (not owner.registered or owner.module in evaluating)
+            hidden = owner is not None and (
+                not owner.registered or owner.module in evaluating or _compares(look, owner.root)
+            )
             if look.untrained(number) and not hidden:
                 missing.append(number)
-        if not missing:
-            return
         optimizer = look.busiest
+        if not missing or (not look.ended and _adds_later(look.optimizers[optimizer].stack)):
+            return
         names = [look.name(p) for p in missing]
         yield self.blame(
             _chosen(look.optimizers[optimizer].stack),
@@ -62,6 +67,20 @@ class ParametersMissingFromOptimizer(BaseFault):
             held=len(look.held_by(optimizer)),
             names=names[:20],
         )
+
+
+def _adds_later(stack: Stack) -> bool:
+    """Whether the source adds groups to optimizers, perhaps later than what was seen of the program."""
+    tree = source(stack[0].file).tree if stack else None
+    return tree is not None and any(called(n) == "add_param_group" for n in ast.walk(tree))
+
+
+def _compares(look: Look, root: int) -> bool:
+    """A model of which nothing is trained and that is called twice in a step: a fixed one, whose features of an output
+    and of what this should be are compared."""
+    own = {p for m in look.modules.values() if m.root == root for p in m.parameters.values()}
+    steps = Counter(f.step for f in look.of(Forward) if f.root == root)
+    return own.isdisjoint(look.held) and bool(steps) and median(steps.values()) >= 2
 
 
 def _chosen(stack: Stack) -> Place | Stack:

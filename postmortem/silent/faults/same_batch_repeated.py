@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -7,6 +9,7 @@ from postmortem.silent.facts import Drawn, InputSeen, Seeded
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._inputs import assigned_above, loaders, read_at, training_inputs
 from postmortem.silent.faults._words import count
+from postmortem.silent.source import source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 _STEPS = 10
 _SAME = 0.9
+_PART = re.compile(r"train|label|split|shot|subset|cut|half")
+_PURPOSE = re.compile(r"overfit|sanity|(one|single|fixed)[ _]batch")
 
 
 @fault
@@ -27,7 +32,8 @@ class SameBatchRepeated(BaseFault):
     batch of a DataLoader that has more, rows of a larger tensor that are sliced anew each time while most rows are
     never used, or numbers or rows that are drawn anew after the same seed was set.
 
-    Not blamed: training on all of the data in each step.
+    Not blamed: training on all of the data in each step; a part that the source names (`x[:n_train]`); a trial
+    to overfit a batch, where the source says so.
 
     What to do: iterate over the loader with `for`, advance the slice, set the seed once before the loop.
 
@@ -71,10 +77,17 @@ def _of_a_loader(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
     made = loaders(look).get(same[0].loader) if same[0].loader is not None else None
     if made is None or made.samples is None or made.batch != same[0].shape[0] or made.samples < 2 * made.batch:
         return "", None
+    if _on_purpose(same[0].at):
+        return "", None
     return (
         f"their loader has {made.samples} samples in batches of {made.batch}",
         read_at(look, made.loader) or same[0].at,
     )
+
+
+def _on_purpose(at: Place | None) -> bool:
+    """Whether the program speaks of one batch that is to be overfitted."""
+    return at is not None and any(_PURPOSE.search(line.lower()) for line in source(at.file).lines)
 
 
 def _of_a_tensor(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
@@ -84,9 +97,17 @@ def _of_a_tensor(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
     anew = len({s.tensor for s in same}) >= _SAME * len(same)
     one = len({s.origin for s in same}) == 1
     at = same[0].at
-    if rows is None or rows < 2 * used or not anew or not one or at is None:
+    if rows is None or rows < 2 * used or not anew or not one or at is None or _of_a_part(at):
         return "", None
     return f"they are {same[0].shape[0]} rows, cut out again each time, of a tensor with {rows}", assigned_above(at)
+
+
+def _of_a_part(at: Place) -> bool:
+    """Whether a line slices up to a number that its name calls that of a part of the data: ``x[:n_train]``."""
+    lines = (at, assigned_above(at))
+    statements = [s for place in lines if (s := source(place.file).statement_at(place.line)) is not None]
+    slices = [n for statement in statements for n in ast.walk(statement) if isinstance(n, ast.Slice)]
+    return any(s.upper is not None and _PART.search(ast.unparse(s.upper).lower()) for s in slices)
 
 
 def _of_a_seed(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:

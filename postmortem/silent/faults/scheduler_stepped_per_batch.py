@@ -59,29 +59,31 @@ class SchedulerSteppedPerBatch(BaseFault):
             if calls and len(each) < 0.9 * len(steps):
                 continue
             made = mine[each[0].scheduler] if each else None
-            how = _fall(seen, look.steps, made.type if made else "") or (made and _goes_round(made, look.steps))
+            begin, end = look.span(optimizer)
+            length = end - begin
+            how = _fall(seen, begin, length, made.type if made else "") or (made and _goes_round(made, length))
             at = _line(each[0].at, made) if made else _assigned(look, optimizer, len(seen) > 0.8 * len(steps))
             if not how or at is None:
                 continue
             yield self.blame(
                 at,
                 f"{made.type if made else 'the learning rate'} is stepped at each of the optimizer's "
-                f"{count(look.steps, 'step')}: {how}",
+                f"{count(length, 'step')}: {how}",
                 confirm="print the learning rate at the end of each epoch",
                 highest=max(rate for _, rate in seen),
                 last=seen[-1][1],
-                steps=look.steps,
+                steps=length,
             )
 
 
-def _fall(seen: list[tuple[int, float]], steps: int, kind: str) -> str:
-    """How the rate collapsed; "" if it did not."""
+def _fall(seen: list[tuple[int, float]], begin: int, steps: int, kind: str) -> str:
+    """How the rate collapsed in these steps of its optimizer; "" if it did not."""
     highest = max(rate for _, rate in seen)
     for left, part, counted in _FALLS:
         if counted and kind not in _EPOCHS:
             continue
         since = next((i for i in range(len(seen)) if all(rate <= left * highest for _, rate in seen[i:])), None)
-        if since is not None and seen[since][0] <= part * steps and highest > 0:
+        if since is not None and seen[since][0] - begin <= part * steps and highest > 0:
             return f"the learning rate fell from {highest:.3g} to {seen[since][1]:.3g} by step {seen[since][0]}"
     return ""
 

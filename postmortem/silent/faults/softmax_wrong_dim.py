@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from postmortem.silent.facts import LossComputed, Normalised
@@ -24,11 +24,12 @@ class SoftmaxWrongDim(BaseFault):
     sample's probabilities do not sum to 1.
 
     How it is found: the input of the loss (or its exponential) sums to 1 over a dimension that is not the class
-    dimension; or a softmax in the model's forward runs over the first dimension, whose length equals the batch size for
-    batches of different sizes.
+    dimension; or a softmax in the model's forward runs over one of the first two dimensions of its input, whose length
+    equals the number of targets for batches of different sizes.
 
-    Not blamed: a softmax over a first dimension that is not the batch (steps of a sequence, items of a bag); one
-    outside of the model, or over a square matrix of all pairs.
+    Not blamed: a softmax over a first dimension that is not the batch (steps of a sequence, items of a bag, nodes of
+    graphs that all differ in size); one outside of the model, over the only dimension that is longer than 1, or over a
+    square matrix of all pairs.
 
     What to do: `dim=-1`, or the class dimension; `nn.Softmax()` without `dim` takes the first one for inputs with three
     dimensions.
@@ -69,19 +70,24 @@ class SoftmaxWrongDim(BaseFault):
         found: dict[Place | None, list[Normalised]] = defaultdict(list)
         for each in look.of(Normalised):
             found[each.at].append(each)
-        targets = {x.target[0] for x in look.of(LossComputed) if x.target and x.trained}
+        sizes = Counter(x.target[0] for x in look.of(LossComputed) if x.target and x.trained)
+        if not sizes or max(sizes.values()) < sizes.total() / 2:
+            return  # sets of any size, and no batches
         for at, taken in found.items():
-            batches = sorted({t.batch for t in taken if t.batch})
-            trained = [t for t in taken if t.grad and t.batch in targets]
-            if len(batches) < 2 or not trained or not all(_over_batch(t) for t in taken):
-                continue
-            yield self.blame(
-                at,
-                f"a softmax over dimension 0 of {list(trained[0].shape)} runs over the batch: its length equalled "
-                f"the batch size for batches of {' and '.join(str(b) for b in batches)} samples",
-                confirm="run the model on one sample alone and on a batch that contains it, and compare the outputs",
-                batches=batches,
-            )
+            for dim in (0, 1):
+                batches = sorted({t.given[dim] for t in taken if dim < len(t.given)})
+                trained = [t for t in taken if t.grad and dim < len(t.given) and t.given[dim] in sizes]
+                if len(batches) < 2 or not trained or not all(_over_batch(t, dim) for t in taken):
+                    continue
+                yield self.blame(
+                    at,
+                    f"a softmax over dimension {dim} of {list(trained[0].shape)} runs over the batch: its length "
+                    f"equalled the batch size for batches of {' and '.join(str(b) for b in batches)} samples",
+                    confirm="run the model on one sample alone and on a batch that contains it, and compare the "
+                    "outputs",
+                    batches=batches,
+                )
+                break
 
 
 def _elsewhere(loss: LossComputed) -> int | None:
@@ -92,6 +98,10 @@ def _elsewhere(loss: LossComputed) -> int | None:
     return found[0] if found and made and values["classes"] not in found else None
 
 
-def _over_batch(taken: Normalised) -> bool:
-    square = taken.shape[0] > 1 and taken.shape.count(taken.shape[0]) > 1
-    return taken.dim == 0 and taken.shape[0] == taken.batch and len(taken.shape) > 1 and not square
+def _over_batch(taken: Normalised, dim: int) -> bool:
+    """Whether it runs over dimension `dim`, which is also that dimension of the model's input."""
+    length = taken.shape[taken.dim]
+    square = length > 1 and taken.shape.count(length) > 1
+    alone = all(n == 1 for d, n in enumerate(taken.shape) if d != taken.dim)
+    whole = taken.dim == dim < len(taken.given) and length == taken.given[dim]
+    return whole and not square and (not alone or length == 1)

@@ -4,8 +4,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from postmortem.silent.facts import Overlap, Place
+from postmortem.silent.facts import LossComputed, Overlap, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._inputs import training_inputs
 from postmortem.silent.faults._modes import trained_roots
 from postmortem.silent.source import called, source
 
@@ -37,7 +38,8 @@ class TrainValidationLeak(BaseFault):
     samples were seen.
 
     Not blamed: evaluations of the training data, also in one line with those of other data; samples with only a few
-    values, which may be equal by chance.
+    values, which may be equal by chance; a graph whose nodes are all given to the model, and of which some are held out
+    of the loss; samples of another fold, where weights are set anew and a new optimizer is made for each fold.
 
     What to do: remove duplicates before the split, and split before samples are repeated or augmented.
 
@@ -53,6 +55,8 @@ class TrainValidationLeak(BaseFault):
         roots, judged = trained_roots(look), False
         for overlap in look.of(Overlap):
             if overlap.root not in roots or overlap.samples < _SAMPLES or not overlap.trained:
+                continue
+            if _of_parts(look, overlap.root):
                 continue
             judged = True
             share = overlap.shared / overlap.samples
@@ -72,6 +76,13 @@ class TrainValidationLeak(BaseFault):
             raise NotChecked("no evaluation with distinguishable samples was seen")
 
 
+def _of_parts(look: Look, root: int) -> bool:
+    """Whether losses are computed of some of the samples only: the nodes of one graph, of which others are held out."""
+    given = [seen.shape[0] for seen in training_inputs(look).get(root, ())]
+    targets = [loss.target[0] for loss in look.of(LossComputed) if loss.trained and loss.target]
+    return bool(given and targets) and min(given) > max(targets) > 1
+
+
 def _said(overlap: Overlap, share: float) -> str:
     if share >= _SHARED:
         return f"{overlap.shared} of {overlap.samples} samples of an evaluation ({share:.0%}) have the same values as"
@@ -83,8 +94,13 @@ def _held_out(overlap: Overlap) -> bool:
     """Whether the source calls what is evaluated held-out data, and not training data."""
     if any(_evaluates_more(place) for place in overlap.stack):
         return False
-    said = [_names(place) for place in overlap.stack]
-    names = [n for each in said for n in each]
+    names = []
+    for i, place in enumerate(overlap.stack):
+        function = source(place.file).function_at(place.line)
+        given = (
+            {a.arg.lower() for a in function.args.args} if function is not None and overlap.stack[i + 1 :] else set()
+        )
+        names += [n for n in _names(place) if n not in given]  # its caller says what they are
     return any(_HELD_OUT.search(n) for n in names) and not any("train" in n for n in names)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from postmortem.silent.facts import Forward, Place
     from postmortem.silent.look import Look
 
+_SAMPLES = {"sample", "rsample", "multinomial", "bernoulli"}
+
 
 @fault
 class ValidationInTrainMode(BaseFault):
@@ -28,7 +30,8 @@ class ValidationInTrainMode(BaseFault):
     with the labels; or a dropout function is called with training=True while the model is in eval mode.
 
     Not blamed: several passes over the same input (dropout as a measure of uncertainty); passes without labels (samples
-    of a generator, new statistics for batch norm); programs that evaluate the model in eval mode elsewhere.
+    of a generator, actions of a policy, new statistics for batch norm); programs that evaluate the model in eval mode
+    elsewhere.
 
     What to do: call `model.eval()` before the validation and `model.train()` after it; `F.dropout(x, p,
     self.training)`.
@@ -86,9 +89,18 @@ def _measured(look: Look, calls: list[Forward], at: Place | None) -> bool:
     steps = {c.step for c in calls}
     if not calls:
         return False
+    if at is not None and _sampled(at):
+        return False
     if any(x.step in steps and not x.trained for x in look.of(LossComputed)):
         return True
     return at is not None and any(_compares(n) for n in _below(at))
+
+
+def _sampled(at: Place) -> bool:
+    """Whether the block around a line draws from what the model gives: actions, or samples of a generator."""
+    read = source(at.file)
+    blocks = read.around(at.line, ast.With, ast.FunctionDef)[-1:]
+    return any(called(n) in _SAMPLES for block in blocks for n in ast.walk(block))
 
 
 def _below(at: Place) -> list[Any]:

@@ -52,8 +52,8 @@ class WeightDecayTooHigh(BaseFault):
     def blames(self, look: Look) -> Iterator[Blame]:
         if look.steps < _STEPS:
             raise NotChecked(f"fewer than {_STEPS} steps were seen")
-        went = losses(look)
         for optimizer in look.stepped:
+            went = losses(look, optimizer)
             decay, held = _decayed(look, optimizer)
             mine = [u for u in look.of(Updated) if u.optimizer == optimizer]
             if not held or len(mine) < 2 or went is None:
@@ -88,4 +88,5 @@ def _strong(look: Look, optimizer: int, decay: float, norm: float) -> bool:
     if kind in SCALE_FREE - _DECOUPLED:
         early = [s.norm for s in look.stepped[optimizer][:3]]
         return decay * norm > 0.5 * max(early, default=0.0)
-    return bool(seen) and max(rate for _, rate in seen) * decay * look.steps > 1
+    begin, end = look.span(optimizer)
+    return bool(seen) and max(rate for _, rate in seen) * decay * (end - begin) > 1

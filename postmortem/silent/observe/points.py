@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from postmortem.silent.observe.watcher import Watcher
 
 
+transforms: Any = torch._C._functorch
+
+
 class Points:
     """Tells `watchers`, in this order, what happens in the thread that imported torch and in those it starts."""
 
@@ -36,15 +39,17 @@ class Points:
         self._quietly([(each, getattr(each, event)) for each in self.watchers], args)
 
     def _quietly(self, calls: list[tuple[Watcher, Callable[..., None]]], args: tuple[Any, ...]) -> None:
-        if getattr(self._telling, "now", False):
-            return
+        if getattr(self._telling, "now", False) or transforms.peek_interpreter_stack() is not None:
+            return  # within vmap or grad of torch.func tensors have no values of their own
         self._telling.now = True
+        self.recorder.watches(True)
         self.recorder.grad = torch.is_grad_enabled()
         try:
             with torch.no_grad():
                 for each, function in calls:
                     self._one(each, function, args)
         finally:
+            self.recorder.watches(False)
             self._telling.now = False
 
     def _one(self, each: Watcher, function: Callable[..., None], args: tuple[Any, ...]) -> None:

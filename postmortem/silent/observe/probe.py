@@ -48,6 +48,8 @@ class Probe:
     positions: int
     change: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Of the output of the embeddings of tokens."""
+    looked_up: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Embedding -> the shape of the indices that it was given."""
     _parts: list[Part] = field(default_factory=list)
 
     def run(self, tokens: torch.Tensor, instead: torch.Tensor) -> list[Part]:
@@ -74,6 +76,8 @@ class Probe:
             if self.change is not None and isinstance(module, torch.nn.Embedding):
                 output = self.change(output) if output.shape[:2] == (self.samples, self.positions) else output
             given = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)), None)
+            if isinstance(module, torch.nn.Embedding) and given is not None:
+                self.looked_up[record.name] = tuple(given.shape)
             first = output[0] if isinstance(output, (tuple, list)) and output else output
             kept = Part(record.name, record.type, record.inside, place())
             kept.before, kept.after = self._by_position(given), self._by_position(first)

@@ -51,6 +51,7 @@ class Recorder:
         self._window_ends = _DENSE
         self._peeking = False
         self.loader: int | None = None
+        self._spent, self._since = 0.0, 0.0
         self.at_end: list[Callable[[], None]] = []
         self.paused: list[Callable[[bool], None]] = []
 
@@ -63,6 +64,18 @@ class Recorder:
         self._lines.append(line)
         if time.monotonic() - self._flushed > _FLUSH and self.steps:
             self._flush()
+
+    def clock(self) -> float:
+        """Seconds that the program itself worked: it stands still while watchers do."""
+        return (self._since or time.perf_counter()) - self._spent
+
+    def watches(self, begins: bool) -> None:
+        """Watchers begin, or have ended, to look at something."""
+        if begins:
+            self._since = time.perf_counter()
+        else:
+            self._spent += time.perf_counter() - self._since
+            self._since = 0.0
 
     def forked(self) -> None:
         """In a child of this process, which is not observed."""

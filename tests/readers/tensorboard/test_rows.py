@@ -12,7 +12,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
-import postmortem.readers.tensorboard as reader
+import postmortem.readers.tensorboard.event_file as reader
 from postmortem.readers.shared.damage import MOST_REPORTED
 from postmortem.readers.tensorboard import TensorBoard, rows, tfrecord
 from tests.readers.tensorboard.slow_reader import read_slowly
@@ -122,8 +122,10 @@ def test_what_is_learned_in_one_run_serves_another(tmp_path: Path) -> None:
 def test_regular_rows_are_not_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a regular log, and of a second one, hardly any record is parsed alone."""
     parsed = []
-    parse = reader._File.parse
-    monkeypatch.setattr(reader._File, "parse", lambda self, *where: [parsed.append(where), *parse(self, *where)][1:])
+    parse = reader.EventFile.parse
+    monkeypatch.setattr(
+        reader.EventFile, "parse", lambda self, *where: [parsed.append(where), *parse(self, *where)][1:]
+    )
     write(tmp_path / NAME, [scalar(tag, step, step / 7) for step in range(3000) for tag in TAGS])
     monkeypatch.setattr(tfrecord, "PIECE", 10_000)
     for _ in range(2):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import postmortem
 from postmortem.core.reading import Reading
 from postmortem.readers.text import TextReader, read_text
+from postmortem.readers.text.row_parser import RowParser
 from tests.readers.cases import usual_name
 
 SETTINGS = settings(
@@ -272,6 +273,41 @@ def test_by_layout_is_the_same_as_row_by_row(
     """Reading rows of one layout by columns gives, bit for bit, what parsing each row gives."""
     text = "\n".join(shape.format(*numbers) for shape, rows in parts for numbers in rows)
     same(read(tmp_path, text, fast=True), read(tmp_path, text, fast=False))
+
+
+LATIN = st.sampled_from(
+    [
+        "Größe {} für step {}: loss {}",
+        "2026-11-20 12:00:01,104 - INFO - ä step={} loss={} acc_1={}",
+        "fetched /data/{}.tar for gr\xf6\xdfe {} in {}",
+        "step {}: loss {} °C {}",
+        "Ã¶ iter {} | loss {} | time {}ms",
+    ]
+)
+
+
+@SETTINGS
+@given(
+    st.lists(
+        st.tuples(LATIN, st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=80)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_rows_in_latin_1_by_layout(tmp_path: Path, parts: list[tuple[str, list[tuple[str, str, str]]]]) -> None:
+    """Rows that are not UTF-8 are read by columns as each alone is, wherever in them the other letters are."""
+    data = "\n".join(shape.format(*numbers) for shape, rows in parts for numbers in rows).encode("latin-1")
+    same(read(tmp_path, data, fast=True), read(tmp_path, data, fast=False))
+
+
+@pytest.mark.parametrize("row", ["step {}: loss {} für", "für {}: fetched {} ö"])
+def test_rows_in_latin_1_are_parsed_once(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alike rows with letters of Latin-1 are not parsed one by one."""
+    parsed = []
+    parse = RowParser.records
+    monkeypatch.setattr(RowParser, "records", lambda self, *row: [parsed.append(row), *parse(self, *row)][1:])
+    read(tmp_path, "".join(row.format(1000 + i, 2000 + i) + "\n" for i in range(2_000)).encode("latin-1"))
+    assert len(parsed) < 20
 
 
 @SETTINGS

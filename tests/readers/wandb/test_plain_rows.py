@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import postmortem.readers.wandb as reader
+import postmortem.readers.wandb.transaction_log as reader
 from postmortem.core.reading import Reading
-from postmortem.readers.wandb import HISTORY, RECORD
 from postmortem.readers.wandb.plain_rows import PlainRows, plain_rows
+from postmortem.readers.wandb.transaction_log import HISTORY, RECORD
 from tests.readers.wandb.test_wandb import read
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

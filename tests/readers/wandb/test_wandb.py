@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postmortem.core.reading import Reading
-from postmortem.readers.wandb import RECORD, WandbOffline
+from postmortem.readers.wandb import WandbOffline
+from postmortem.readers.wandb.transaction_log import RECORD
 from tests.readers.cases import usual_name
 
 QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

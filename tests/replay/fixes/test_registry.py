@@ -56,7 +56,8 @@ def test_a_fix_of_a_plugin_is_tried_reported_and_advised(
     (tmp_path / "halving_plugin.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)
     entry = EntryPoint("halving", "halving_plugin", "postmortem.fixes")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if group == "postmortem.fixes" else [])
+    found = {"postmortem.fixes": [entry]}
+    monkeypatch.setattr("postmortem.core.registry.entry_points", lambda group: found.get(group, []))
     monkeypatch.setattr(FIXES, "_items", dict(FIXES._items))
     monkeypatch.setattr(FIXES, "_loaded", False)
     try:
@@ -136,6 +137,6 @@ def test_a_registry_takes_plugins_of_its_own_group(tmp_path: Path, monkeypatch: 
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     asked: list[str] = []
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: asked.append(group) or [])
+    monkeypatch.setattr("postmortem.core.registry.entry_points", lambda group: asked.append(group) or [])
     assert list(Registry[type]("fixes_for_test", key=lambda t: t.__name__, group="fixes.for.test")) == []
     assert asked == ["fixes.for.test"]

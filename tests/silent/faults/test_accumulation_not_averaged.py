@@ -105,3 +105,39 @@ def two_losses_of_one_batch() -> str:
         "nn.functional.l1_loss(model(x[part]), y[part]).backward()",
         "optimizer.step()",
     )
+
+
+@quiet(AccumulationNotAveraged)
+def the_learning_rate_was_divided_before() -> str:
+    accumulated = loop(
+        LOSS, "loss.backward()", "if step % 4 == 3:", "    optimizer.step()", "    optimizer.zero_grad()"
+    )
+    return accumulated.replace("    model =", "    rate = 0.2 / 4\n    model =").replace("lr=0.05", "lr=rate")
+
+
+@quiet(AccumulationNotAveraged)
+def tasks_before_a_step_that_large_gradients_skip() -> str:
+    """The comparison counts nothing."""
+    return loop(
+        "optimizer.zero_grad()",
+        "for goal in (y, y.square()):",
+        "    nn.functional.mse_loss(model(x[part]), goal[part]).backward()",
+        "norm = nn.utils.clip_grad_norm_(model.parameters(), 1000.0)",
+        "if norm < 500.0:",
+        "    optimizer.step()",
+    )
+
+
+@blamed(AccumulationNotAveraged, at="loss.backward()")
+def a_counter_is_compared() -> str:
+    return loop(
+        "waiting = 1 if step == 0 else waiting + 1",
+        LOSS,
+        "loss.backward()",
+        "count = step if step == 0 else count",
+        "count += 1",
+        "if count >= 4:",
+        "    optimizer.step()",
+        "    optimizer.zero_grad()",
+        "    count = 0",
+    )

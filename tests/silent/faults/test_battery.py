@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 from postmortem.silent.faults import FAULTS
 from postmortem.silent.judge import judge
 from postmortem.silent.look import Look, read
+from postmortem.silent.measures import measures
 from tests.cases import ROOT, Case, cases
 
 pytestmark = [
@@ -64,6 +65,21 @@ def test_healthy_programs_are_not_blamed(case: Case, observed: Path) -> None:
     assert blames == []
     status = {c.name: c.status for c in checks}
     assert status[case.of.name] == case.options.get("status", "ok")
+
+
+def test_costs_are_measured(observed: Path) -> None:
+    """Time, memory, types and seeds of any training."""
+    program = next(case for case in CASES if str(case) == "missing-zero-grad-cleared_after_the_step")
+    lines = {line.name: line for line in measures(looks(observed, program))}
+    assert {name: line.status for name, line in lines.items()} == {
+        "step-time": "ok",
+        "memory": "ok",
+        "types-and-devices": "ok",
+        "seeds": "ok",
+    }
+    assert "forward" in lines["step-time"].detail
+    assert "activations" in lines["memory"].detail
+    assert lines["types-and-devices"].detail.endswith("float32 on cpu")
 
 
 @pytest.mark.parametrize("kind", list(FAULTS), ids=lambda k: k.name)

@@ -61,3 +61,17 @@ def cloned_in_place() -> str:
 @quiet(BestStateAliased)
 def saved_at_once() -> str:
     return loop('torch.save(model.state_dict(), "best.pt")', 'model.load_state_dict(torch.load("best.pt"))')
+
+
+@quiet(BestStateAliased)
+def another_model_follows_a_state_that_was_taken_once() -> str:
+    program = loop("if epoch % 2: target.load_state_dict(live)", "pass")
+    return program.replace(
+        "    best, best_loss", "    target, live = copy.deepcopy(model), model.state_dict()\n    best, best_loss"
+    )
+
+
+@blamed(BestStateAliased, at="best = model.state_dict()")
+def the_best_state_goes_into_a_copy() -> str:
+    program = loop("best = model.state_dict()", "copy.deepcopy(model).load_state_dict(best)")
+    return program.replace("if epoch < 3:", "if loss < best_loss:")

@@ -69,3 +69,13 @@ def a_second_try() -> str:
         "missing = model.load_state_dict(state, strict=False).missing_keys",
         "if missing: model.load_state_dict({k[7:]: v for k, v in state.items()})",
     )
+
+
+@quiet(CheckpointNotLoaded)
+def values_are_copied_into_the_own_state() -> str:
+    return loop(
+        "own = model.state_dict()",
+        "for name, value in state.items():",
+        "    own[name.removeprefix('module.')].copy_(value)",
+        "model.load_state_dict(own)",
+    )

@@ -71,3 +71,28 @@ def a_narrow_layer_at_the_end() -> str:
 @quiet(DeadRelu)
 def leaky() -> str:
     return loop("nn.init.constant_(self.first.bias, -8.0)", activation="F.leaky_relu")
+
+
+@quiet(DeadRelu)
+def features_that_are_active_for_few_samples() -> str:
+    """In each batch of four most of them are 0; all of them are active now and then."""
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        words = torch.nn.functional.normalize(torch.randn(256, 32), dim=1)
+        encoder, decoder = nn.Linear(32, 256), nn.Linear(256, 32)
+        with torch.no_grad():
+            encoder.weight.copy_(words)
+            encoder.bias.fill_(-0.65)
+            decoder.weight.copy_(words.t())
+        optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.01)
+        for step in range(70):
+            x = words[torch.randint(0, 256, (8,))] + words[torch.randint(0, 256, (8,))]
+            features = torch.relu(encoder(x))
+            loss = (decoder(features) - x).square().mean() + 1e-3 * features.sum(1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """

@@ -30,3 +30,20 @@ def the_new_layer_is_frozen() -> str:
 @quiet(FrozenParametersInOptimizer)
 def some_parameters_are_frozen() -> str:
     return LOOP.format(build="model[0].requires_grad_(False); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
+
+
+@quiet(FrozenParametersInOptimizer)
+def gradients_that_the_program_estimates() -> str:
+    """Without a backward pass."""
+    return """
+        import torch
+
+        torch.manual_seed(0)
+        x, y = torch.randn(64, 4), torch.randn(64, 1)
+        model = torch.nn.Linear(4, 1).requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(12):
+            for p in model.parameters():
+                p.grad = torch.randn_like(p) * torch.nn.functional.mse_loss(model(x), y)
+            optimizer.step()
+    """

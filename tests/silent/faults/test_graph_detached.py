@@ -119,3 +119,15 @@ def a_gan() -> str:
             nn.functional.softplus(-d(fake)).mean().backward()
             g_optimizer.step()
     """
+
+
+@quiet(GraphDetached)
+def an_average_that_the_optimizer_was_given_too() -> str:
+    """Its parameters get no gradient; the program itself moves them."""
+    program = net(
+        "h = self.body(x)",
+        "with torch.no_grad():",
+        "    self.far = (h - self.mean(x)).abs().mean()",
+        "    for mine, theirs in zip(self.mean.parameters(), self.body.parameters()): mine.lerp_(theirs, 0.1)",
+    )
+    return program.replace("super().__init__()", "super().__init__(); self.mean = nn.Linear(4, 8)")

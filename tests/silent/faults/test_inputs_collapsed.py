@@ -60,3 +60,61 @@ def one_state_of_many() -> str:
 @blamed(InputsCollapsed, at="z = v - v.mean(")
 def a_mean_over_one_channel() -> str:
     return loop("v = torch.rand(len(part), 36, 1)\n        z = v - v.mean(-1, keepdim=True)\n        x = z")
+
+
+@quiet(InputsCollapsed)
+def few_words_beside_a_number_of_batches() -> str:
+    """What is divided by an integer does not become an input."""
+    batch = "few = (1000 * len(part)) // 128; batches = float(len(part) // 4)\n        "
+    return loop(batch + "x = (torch.rand(len(part), 400) < 0.01).float()", 400)
+
+
+@blamed(InputsCollapsed, at="// 255")
+def a_division_in_a_function() -> str:
+    scale = "def scaled(images): return (images // 255).float()\n        x = scaled(pixels[part])"
+    return loop(scale)
+
+
+STATES = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.policy, self.value = nn.{body}, nn.Linear(8, 4), nn.Linear(8, 1)
+
+        def forward(self, *given):
+            h = self.body(*given)
+            return self.policy(h), self.value(h)
+
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(20):
+        {loss}
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@quiet(InputsCollapsed)
+def a_policy_with_one_state() -> str:
+    loss = """logits, value = model(torch.ones(16, 5))
+        chosen = torch.distributions.Categorical(logits=logits)
+        action = chosen.sample()
+        reward = (action == 2).float()
+        gain = (reward - value.detach().squeeze(1)) * chosen.log_prob(action)
+        loss = -gain.mean() + nn.functional.mse_loss(value.squeeze(1), reward)"""
+    return STATES.format(body="Linear(5, 8)", loss=loss)
+
+
+@quiet(InputsCollapsed)
+def a_decoder_that_reads_its_state_only() -> str:
+    loss = """state = torch.randn(16, 8)
+        loss = nn.functional.mse_loss(sum(model(torch.zeros(16, 5), state)), state[:, :1])"""
+    return STATES.format(body="GRUCell(5, 8)", loss=loss)

@@ -54,3 +54,23 @@ def columns_that_differ_a_little() -> str:
 @blamed(InputsNotNormalised, at="model(x[part]")
 def pictures_of_sixteen_bits() -> str:
     return loop("[60000.0, 60000.0, 60000.0, 60000.0]", "nn.Flatten(), ", "x[part].view(-1, 1, 2, 2)")
+
+
+@quiet(InputsNotNormalised)
+def a_model_that_scales_its_inputs() -> str:
+    """Its first layer gets what it has scaled."""
+    scaled = """
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+            self.register_buffer("mean", x.mean(0))
+            self.register_buffer("size", x.std(0))
+
+        def forward(self, x):
+            return self.body((x - self.mean) / self.size)
+
+
+    model = Scaled()
+    optimizer"""
+    return loop().replace("\n    optimizer", scaled, 1)

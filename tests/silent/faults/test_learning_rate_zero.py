@@ -76,3 +76,22 @@ def zero_after_the_first_step() -> str:
 @quiet(LearningRateZero)
 def a_decay_to_zero() -> str:
     return decay("(40 - step) / 40")
+
+
+@quiet(LearningRateZero)
+def rates_that_are_tried() -> str:
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        x, y = torch.randn(64, 4), torch.randn(64, 1)
+        for rate in (1e-9, 1e-3, 1e-1):
+            model = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            for step in range(20):
+                loss = nn.functional.mse_loss(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    """

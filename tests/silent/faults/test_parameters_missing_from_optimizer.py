@@ -110,3 +110,17 @@ def groups_of_all_parameters() -> str:
 def a_list_of_some_parameters() -> str:
     build = "biases = [p for p in model.parameters() if p.ndim == 1]"
     return LOOP.format(build=f"{build}\n    optimizer = torch.optim.Adam(biases)")
+
+
+@quiet(ParametersMissingFromOptimizer)
+def features_of_a_fixed_network_are_compared() -> str:
+    """Of the output and of what it should be."""
+    features = "features = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 4))"
+    program = LOOP.format(build=f"{features}; optimizer = torch.optim.Adam(model.parameters())")
+    return program.replace("mse_loss(model(x), y)", "mse_loss(features(model(x)), features(y))")
+
+
+@blamed(ParametersMissingFromOptimizer, at="optimizer = ")
+def a_head_that_was_left_out() -> str:
+    program = LOOP.format(build="head = nn.Linear(1, 1); optimizer = torch.optim.Adam(model.parameters())")
+    return program.replace("model(x), y", "head(model(x)), y")

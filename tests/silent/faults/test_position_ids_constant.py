@@ -41,3 +41,12 @@ def positions_that_start_at_zero() -> str:
     return language_model(
         positions="self.pos = nn.Parameter(torch.zeros(LENGTH, WIDTH))", embedded="self.table(ids) + self.pos"
     )
+
+
+@quiet(PositionIdsConstant)
+def a_position_that_is_none_of_tokens() -> str:
+    """The post of a person, one for each sample."""
+    return language_model(
+        positions="self.position = nn.Embedding(3, WIDTH)",
+        embedded="self.table(ids) + self.position(ids[:, 0] % 3).unsqueeze(1)",
+    )

@@ -95,3 +95,13 @@ def a_generator_that_is_made_anew() -> str:
     """The evaluation uses other rows of the same tensor."""
     batches = "pairs = lambda: ((x[i : i + 8], y[i : i + 8]) for i in range(0, 200, 8))"
     return loop("xb, yb = next(pairs())", "with torch.no_grad(): print(model(x[200:]).mean())", before=batches)
+
+
+@quiet(SameBatchRepeated)
+def one_batch_that_is_to_be_overfitted() -> str:
+    return loop("assert step < 100  # overfit one batch", before="xb, yb = next(iter(loader))")
+
+
+@quiet(SameBatchRepeated)
+def a_part_that_the_source_names() -> str:
+    return loop("xb, yb = x[:n_train], y[:n_train]", before="n_train = 40")

@@ -106,3 +106,26 @@ def an_option_that_says_per_step() -> str:
 @blamed(SchedulerSteppedPerBatch, at="scheduler = lr_scheduler")
 def no_line_of_the_program_steps() -> str:
     return stepped_by_a_library('{"scheduler": scheduler}')
+
+
+@quiet(SchedulerSteppedPerBatch)
+def a_cosine_of_its_own_for_each_fold() -> str:
+    """Each training is as long as its schedule, the program is not."""
+    return """
+        import torch
+        from torch import nn
+        from torch.optim import lr_scheduler
+
+        torch.manual_seed(0)
+        x, y = torch.randn(80, 4), torch.randn(80, 1)
+        for fold in range(6):
+            model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
+            for part in torch.randint(0, 80, (20, 8)):
+                loss = nn.functional.mse_loss(model(x[part]), y[part])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                scheduler.step()
+    """

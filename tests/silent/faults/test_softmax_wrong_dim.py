@@ -102,3 +102,42 @@ def a_bag_of_instances() -> str:
             loss.backward()
             optimizer.step()
     """
+
+
+@quiet(SoftmaxWrongDim)
+def nodes_of_graphs() -> str:
+    """Each graph has its own number of nodes, with a label for each node."""
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+
+
+        class Graph(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.score, self.head = nn.Linear(4, 2), nn.Linear(8, 2)
+
+            def forward(self, nodes):
+                weight = torch.softmax(self.score(nodes), dim=0)
+                context = (weight.sum(1, keepdim=True) * nodes).sum(0).expand(len(nodes), -1)
+                return self.head(torch.cat([nodes, context], 1))
+
+
+        model = Graph()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(24):
+            nodes = torch.randn(5 + step, 4)
+            loss = nn.functional.cross_entropy(model(nodes), (nodes[:, 0] > 0).long())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """
+
+
+@blamed(SoftmaxWrongDim, at="weight = ")
+def the_batch_in_the_second_dimension() -> str:
+    """The model is given steps x samples."""
+    program = loop("weight = torch.softmax(score, dim=1)").replace("x[part]", "x[part].transpose(0, 1)")
+    return program.replace(".sum(1)))", ".sum(0)))")

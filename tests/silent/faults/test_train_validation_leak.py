@@ -93,3 +93,120 @@ def tight_classes() -> str:
     """A sample lies close to all of its class."""
     inputs = "torch.randn(6, 8)[torch.arange(240) % 6] + 0.01 * torch.randn(240, 8)"
     return loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[200:], y[200:]", inputs)
+
+
+FOLDS = """
+    import copy
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    x = torch.randn(120, 8)
+    y = (x.sum(1) > 0).long()
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    first = copy.deepcopy(model.state_dict())
+    folds = torch.randperm(120).split(30)
+    for fold in range(4):
+        {reset}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        train, val = torch.cat([f for i, f in enumerate(folds) if i != fold]), folds[fold]
+        for epoch in range(3):
+            for part in train[torch.randperm(90)].split(15):
+                loss = nn.functional.cross_entropy(model(x[part]), y[part])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        with torch.no_grad():
+            print((model(x[val]).argmax(1) == y[val]).float().mean())
+"""
+
+
+@quiet(TrainValidationLeak)
+def folds_of_a_model_that_is_loaded_anew() -> str:
+    return FOLDS.format(reset="model.load_state_dict(first)")
+
+
+@quiet(TrainValidationLeak)
+def folds_of_a_model_whose_layers_are_reset() -> str:
+    return FOLDS.format(reset="for layer in (model[0], model[2]): layer.reset_parameters()")
+
+
+@blamed(TrainValidationLeak, at="model(x[val])")
+def folds_of_a_model_that_is_trained_on() -> str:
+    return FOLDS.format(reset="pass")
+
+
+@quiet(TrainValidationLeak, status="not checked")
+def nodes_of_one_graph() -> str:
+    """The model is given all of them each time; the loss leaves some out."""
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        x, near = torch.randn(60, 8), (torch.rand(60, 60) < 0.1).float()
+        y = (x.sum(1) > 0).long()
+        train, val = torch.randperm(60).split(30)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for epoch in range(20):
+            loss = nn.functional.cross_entropy((near @ model(x))[train], y[train])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                val_hits = (model(x)[val].argmax(1) == y[val]).float().mean()
+    """
+
+
+@quiet(TrainValidationLeak)
+def users_with_other_items() -> str:
+    """The features of a user are in both parts, with another item."""
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        features = torch.randn(30, 8)
+        pairs = torch.cartesian_prod(torch.arange(30), torch.arange(8))[torch.randperm(240)]
+        y = torch.randn(240)
+
+
+        class Towers(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.user, self.item = nn.Linear(8, 4), nn.Embedding(8, 4)
+
+            def forward(self, users, items):
+                return (self.user(users) * self.item(items)).sum(1)
+
+
+        model = Towers()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        train_pairs, val_pairs = pairs[:180], pairs[180:]
+        for epoch in range(3):
+            for part in torch.randperm(180).split(20):
+                users, items = train_pairs[part].unbind(1)
+                loss = nn.functional.mse_loss(model(features[users], items), y[:180][part])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            with torch.no_grad():
+                users, items = val_pairs.unbind(1)
+                print((model(features[val_pairs[:, 0]], val_pairs[:, 1]) - y[180:]).square().mean())
+    """
+
+
+@quiet(TrainValidationLeak)
+def the_accuracy_of_the_training_by_a_function_for_both() -> str:
+    """What its parameter is called says nothing of what it is given."""
+    accuracy = "def accuracy(test_x, test_y): return (model(test_x).argmax(1) == test_y).float().mean()"
+    split = f"{accuracy}\n    train_x, train_y, seen, labels = x[:200], y[:200], x[:200], y[:200]"
+    return loop(split, evaluation="print(accuracy(seen, labels))")
+
+
+@blamed(TrainValidationLeak, at="model(some)")
+def held_out_data_given_to_a_function() -> str:
+    accuracy = "def accuracy(some, labels): return (model(some).argmax(1) == labels).float().mean()"
+    split = f"{accuracy}\n    train_x, train_y, val_x, val_y = x[:200], y[:200], x[160:], y[160:]"
+    return loop(split, evaluation="print(accuracy(val_x, val_y))")

@@ -107,3 +107,13 @@ def labels_of_the_models_own_in_each_step() -> str:
             loss.backward()
             optimizer.step()"""
     return loop(own)
+
+
+@quiet(ValidationInTrainMode)
+def actions_of_a_policy() -> str:
+    """What is drawn from the output is what is trained on."""
+    return loop(
+        "with torch.no_grad():",
+        "    action = torch.distributions.Categorical(logits=model(x[200:])).sample()",
+        "reward = (action == y[200:]).float() - 0.5",
+    )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from postmortem.readers.text.bulk.digit_columns import DigitColumns, NumberSpan
+from postmortem.readers.text.lines.blocks import encoding_of
 from postmortem.readers.text.lines.prefixes import is_a_date
 from postmortem.readers.text.records.tokens import number
 from postmortem.readers.text.steps.row_store import FIELDS, ROW, held, same
@@ -149,12 +150,12 @@ def _fill(
     record = parsed.record
     assert record is not None
     assert parsed.row is not None
-    body = row[parsed.offset :].decode("utf-8")
-    ascii_only = len(body) == len(row) - parsed.offset
+    body = row[parsed.offset :].decode(encoding_of(row))
+    one_byte_each = len(body) == len(row) - parsed.offset
 
     def place(span: tuple[int, int]) -> NumberSpan | None:
         start, end = span
-        if not ascii_only:
+        if not one_byte_each:
             start, end = len(body[:start].encode()), len(body[:end].encode())
         start, end = start + parsed.offset, end + parsed.offset
         inside = [i for i, (a, b) in enumerate(runs) if a >= start and b <= end]

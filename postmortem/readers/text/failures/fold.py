@@ -77,7 +77,7 @@ class Occurrence:
         """What this occurrence has in common with others of the same failure."""
         signature = self.signature
         if signature.same:
-            text = tuple(str(self.fields.get(name)) for name in signature.same)
+            text = tuple(str(self.line if name == "line" else self.fields.get(name)) for name in signature.same)
         elif self.severity == "error":
             text = (self.exception, _VARIES.sub("0", self.message[:2000])[:200])
         else:

@@ -33,6 +33,10 @@ _COMPLETED = re.compile(
             r"(?:completed?|finished|done|ended|exited)(?: successfully)?\W*$)",
             r"(?i:\b(?:program|script|experiment|process) (?:completed|finished|ended|exited) successfully\b)",
             r"\bBest ckpt path: ",
+            r"(?i:\bmax(?:imum)?(?: number of)?[ _](?:train(?:ing)?[ _])?(?:iter(?:ation)?s?|steps|epochs|updates)"
+            r"(?: \W?\d+\W?)?,? (?:is |was |has been |have been )?reached\b)",
+            r"(?i:\breached (?:the )?max(?:imum)?(?: number of)?[ _](?:train(?:ing)?[ _])?"
+            r"(?:iter(?:ation)?s?|steps|epochs|updates)\b)",
             r"(?i:\bearly stopping (?:triggered|activated|in effect|condition|criterion|at epoch|at step|at iteration)"
             r"|\bstopping[_ ]early\b)",
             r"(?i:(?:^\W{0,4}|: )early stopping[.!]*\s*$|\bearly stopping, best\b)"
@@ -72,6 +76,9 @@ COMPLETED_ANCHORS = (
     *("arly stop", "arlyStop", "arly-stop", "arly Stop", "topped early", "atience", "o improvement", "t improve"),
     *(
         "Best ckpt path: ",
+        " reached",
+        "eached max",
+        "eached the max",
         "exited",
         "topping early",
         "topping_early",

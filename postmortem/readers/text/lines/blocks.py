@@ -247,6 +247,15 @@ def text_of(row: bytes) -> str:
         return row.decode("latin-1")
 
 
+def encoding_of(row: bytes) -> str:
+    """How a row is decoded; the same for all rows that differ only in their digits."""
+    try:
+        row.decode("utf-8")
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8"
+
+
 def looks_like_text(head: bytes) -> bool:
     """Whether the first bytes of a file are text in a usual encoding, with no control characters but terminal ones."""
     if not head:

@@ -12,10 +12,11 @@ from collections import Counter
 from dataclasses import replace
 
 from postmortem.core.roles import role_of
-from postmortem.readers.text.records.names import Named, letters, name_of
+from postmortem.readers.text.records.names import Named, is_cell, is_label, letters, name_of
 from postmortem.readers.text.records.placing import (
     counted_by,
     epoch_anywhere,
+    of_the_best,
     parts,
     place,
     place_before_word,
@@ -56,6 +57,8 @@ _INERT = re.compile(
     r"\s*+(?:(?:\([\w.\-]{1,60}\) )?[\w.\-]{1,60}@[\w.\-]{1,80}:[~/][^\s#$]{0,200}[#$] "  # a shell prompt
     r"|File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
     r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning"
+    r"|\w+Thr(?:ead)?\w*:\d+ +\[\w+\.py:|(?:CPU|Run|Turnaround) time :\s{2}"  # W&B's own log, LSF's summary
+    r"|(?:Max|Average) (?:Memory|Swap|Processes|Threads) :\s{2}"
     r"|[A-Za-z_]\w{0,60}=[^\s,=]{1,80},\s*+$|(?i:config(?:uration)?|arg(?:ument)?s|hyper-?param(?:eter)?s|hparams|settings|options|flags)\s*+:\s"
     r"|(?:\w{1,40}(?: ?[:=] ?|\s))?\w{0,60}(?:Namespace|Args|Arguments|Config|Options|Settings)\(\w+=)"
     r"|\s{2,}+(?:(?:return|raise|assert|yield|await|elif|del) \S"  # code, as tracebacks quote it
@@ -129,7 +132,7 @@ class RowMiner:
             gap = text[max(end, begin - (200 if kind == "nonfinite" else 2000)) : begin]
             if nested and ("{" in gap or "}" in gap):
                 self._walk(gap)
-            if kind == "junk" or (gap[-1:] == "#" and text.startswith(":", match.end()) and letters(gap)):
+            if kind == "junk" or (gap[-1:] == "#" and text.startswith(":", match.end()) and is_label(gap)):
                 self.leftover += letters(gap) // 2  # a date, or "output #0: accuracy = 0.9"
                 self.end = match.end()
                 continue
@@ -250,6 +253,9 @@ class RowMiner:
             # "| 55.5% MFU | 173580 tok/s", "step 12.6 ms  5227 img/s"
             named = replace(named, name=unit, strong=True, leftover=0)
         where = position_before(named.name, self.text, stop) or position_of_first(record, named, raw, self.text, stop)
+        if where is not None and of_the_best(record, gap):
+            self.end = stop
+            return
         if where is None:
             if role_of(named.name) is None and (several := end_of_several(gap, raw, self.text, stop)):
                 self.covered += len(named.name)
@@ -290,7 +296,8 @@ class RowMiner:
         factor = SUFFIX.get(unit) if unit and role_of(tag) != "memory" else None
         value = Value(tag, number(raw), *span) if factor is None else Value(tag, number(raw) * factor)
         counts = not record.values and raw.isdigit() and _COUNTED.fullmatch(named.name) is not None
-        if named.strong or counts or (named.words <= 4 and role_of(tag) is not None):
+        cell = named.words <= 2 and is_cell(gap, self.text, self.end)
+        if named.strong or counts or cell or (named.words <= 4 and role_of(tag) is not None):
             record.values.append(value)
             self.covered += len(named.name)
             self.leftover += named.leftover

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from postmortem.core.roles import role_of
-from postmortem.readers.text.records.step_words import SPLITS
+from postmortem.readers.text.records.step_words import SPLITS, position
 
 _DELIMITER = re.compile(
     r"[:=]\s?(?i:none|null|n/a|true|false|--)(?=\W)\s?"  # a value that is absent
@@ -134,3 +134,14 @@ def letters(text: str) -> int:
     if "(" in text or "=" in text:
         text = _DRESSING.sub("", text)
     return sum(map(str.isalpha, text))
+
+
+def is_label(gap: str) -> bool:
+    """Whether the number after a ``#`` names a thing, ``output #0: accuracy``, and is no position, ``Epoch #0:``."""
+    words = gap[:-1].split()
+    return bool(words) and letters(gap) > 0 and position(words[-1]) is None
+
+
+def is_cell(gap: str, text: str, stop: int) -> bool:
+    """Whether a name and its number, which ends at `stop`, fill a cell between two bars: ``| grad 0.8 |``."""
+    return gap.lstrip()[:1] == "|" and gap.count("|") == 1 and text[stop : stop + 40].lstrip()[:1] in ("|", "")

@@ -26,6 +26,8 @@ _PAIR = re.compile(r"\s*+,\s*+\d++\s*+\](?!\s*+[\],])")
 """What follows the epoch of ``[3, 100] loss: 1.2``; the row of a matrix is longer, or goes on with a comma."""
 _ENTRY = re.compile(r":\s++\d++,?\s*+$")
 _SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
+_BEST = re.compile(r"(?i)(?<!new )\bbest\b")
+_WHERE_BEST = re.compile(r"(?i)[%\s]*(?:\(|(?:at|in|from|on|@)\s)")
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
 
@@ -60,6 +62,11 @@ def place_fraction(record: Record, where: tuple[str, Trust], match: re.Match[str
         record.set_aside(n, match.span("a"))
         if total is not None:
             record.other_total, record.at["other_total"] = total, match.span("b")
+
+
+def of_the_best(record: Record, gap: str) -> bool:
+    """Whether a position after `gap` is where the best value was: ``Best F1: 0.9 at epoch 3``."""
+    return bool(record.values and _BEST.search(record.values[-1].tag) and _WHERE_BEST.match(gap))
 
 
 def position_before(name: str, text: str, stop: int) -> tuple[str, Trust] | None:

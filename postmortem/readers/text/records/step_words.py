@@ -70,6 +70,8 @@ _WITH_A_POSITION = SPLITS | {
     "metrics",
     "completed",
     "finished",
+    "end",
+    "beginning",
 }
 
 

@@ -33,7 +33,7 @@ def _tokens(word: str) -> re.Pattern[str]:
     """
     unit = rf"(?=[%/\w])(?:{_UNIT})(?!\w)| (?=[%/A-Za-zµ])(?:{_UNIT})(?!\w)(?!\s*+[\d:=])"
     return re.compile(
-        rf"(?<![{word}@.$\-+/\\])(?:"
+        rf"(?:(?<![{word}@.$\-+/\\])|(?<=^[Ee]poch)|(?<=[\s\[(|,;*=#][Ee]poch))(?:"  # "Epoch3: loss 0.5"
         rf"(?P<junk>{_JUNK})(?![{word}])"
         rf"|(?P<a>\d++)(?: ?of ?|\s*+/\s*+)(?P<b>\d++|\?)(?![{word}/]|\.\d)"
         rf"|(?P<nonfinite>{NONFINITE})(?:%|\.0(?![{word}.])|(?![{word}/\-.]))"
@@ -51,12 +51,30 @@ WORD_PAIRS = re.compile(
     r"""|: [A-Za-z][\w./@\-]{0,120}(?= ?\|))"""
 )
 """key=word pairs, as in logfmt, and ``key: word |``."""
-_JOINED = re.compile(r"(?<![\w./\\])([Ee]poch|EPOCH|[Ii]ter(?:ation)?|[Ss]tep)[.\-](?=\d{1,12}(?:[\s:,|\])/]|$))")
+_COUNTER = r"(?:[Ee]poch|EPOCH|[Ii]ter(?:ation)?|[Ss]tep|[Rr]ound|[Ee]pisode)"
+_JOINED = re.compile(r"(?<![\w./\\])([Ee]poch|EPOCH|[Ii]ter(?:ation)?|[Ss]tep)[._\-](?=\d{1,12}(?:[\s:,|\])/]|$))")
+_FILLED = re.compile(
+    rf" (?:[Nn]o|[Nn]r|[Nn]um|[Nn]umber|[Ii]ndex|[Ii]dx)\.?(?= ?[:=#]? ?\d)"
+    rf"| (?:of|OF)(?: the)?(?= {_COUNTER}\b)"
+    rf"|(?:st|nd|rd|th)\b(?<=\d..)(?: {_COUNTER}\b)?"
+)
+"""Words between a counter and its number, the end of an ordinal: ``Epoch no. 3``, ``End of epoch 3``, ``step: 3th``."""
+_BEFORE_WORD = re.compile(rf"\b(?:{_COUNTER}|[Ee]nd|END|[Bb]eginning)$")
+_BEFORE_ORDINAL = re.compile(rf"\b{_COUNTER}\s?[:=#]?\s?\d{{1,12}}$")
+
+
+def _blanked(match: re.Match[str]) -> str:
+    before = match.string[max(0, match.start() - 30) : match.start()]
+    follows = _BEFORE_WORD if match[0].startswith(" ") else _BEFORE_ORDINAL
+    return " " * len(match[0]) if follows.search(before) else match[0]
 
 
 def apart(text: str) -> str:
-    """The text with a blank between a word and its number: ``Epoch.3 Train loss``, ``step-100:``. Nothing moves."""
-    return _JOINED.sub(r"\1 ", text) if "." in text or "-" in text else text
+    """The text with blanks between a word and its number: ``Epoch.3 Train loss``, ``step-100:``, ``Epoch no. 3``.
+    Nothing moves."""
+    if "." in text or "-" in text or "_" in text:
+        text = _JOINED.sub(r"\1 ", text)
+    return _FILLED.sub(_blanked, text)
 
 
 _AFTER_LABEL = re.compile(rf"[ \t]{{1,8}}+(\d++\.\d++)(?![\w.])([ \t]{{1,8}}+\([ \t]{{0,8}}+{NUMBER}\))?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,17 +15,25 @@ from postmortem.silent.weight_facts import Activated
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from postmortem.silent.observe.recorder import Recorder
+
 _NODES = 5_000
 _NEAR = 4
 """So many nodes lie between an activation and the layer that feeds it, at most (a reshape, a normalisation)."""
 _KINDS = {"ReluBackward0": "relu", "TanhBackward0": "tanh", "SigmoidBackward0": "sigmoid"}
 _LAYERS = ("Addmm", "Mm", "Convolution", "Linear")
 _BOUND = 0.01
+_LOOKS = 3
+"""In so many looks a dead unit is dead."""
 
 
 @watcher
 class Activations(Watcher):
     """Activated."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._dead: dict[tuple[int, ...], deque[torch.Tensor]] = {}
 
     def before_backward(self, tensors: tuple[torch.Tensor, ...]) -> None:
         if not self.recorder.sampled:
@@ -43,22 +52,33 @@ class Activations(Watcher):
             return
         if kind == "relu":
             others = [d for d in range(result.dim()) if d != dim]
-            flat = float((result == 0).all(others).float().mean()) if others else 0.0
+            dead = (result == 0).all(others) if others else torch.zeros(1)
+            flat, still = float(dead.float().mean()), self._still(held, dead)
         else:
             bound = result.abs() if kind == "tanh" else (2 * result - 1).abs()
-            flat = float((bound > 1 - _BOUND).float().mean())
+            flat = still = float((bound > 1 - _BOUND).float().mean())
         self.recorder.add(
             Activated(
                 self.recorder.steps,
                 kind,
                 result.shape[dim],
                 flat,
+                still,
                 tuple(self.recorder.parameters.number(p) for p in held),
                 _rms(weight) * math.sqrt(weight[0].numel()),
                 _inputs(layer),
                 hidden,
             )
         )
+
+    def _still(self, held: list[torch.Tensor], dead: torch.Tensor) -> float:
+        """Share of the units that are dead now and were in the looks before: others are active for other samples."""
+        key = tuple(self.recorder.parameters.number(p) for p in held)
+        looks = self._dead.setdefault(key, deque(maxlen=_LOOKS))
+        if looks and looks[-1].shape != dead.shape:
+            looks.clear()
+        looks.append(dead.cpu())
+        return float(torch.stack(list(looks)).all(0).float().mean())
 
 
 def _activations(roots: list[Any]) -> Iterator[tuple[Any, bool]]:

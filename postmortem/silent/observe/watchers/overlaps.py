@@ -24,6 +24,8 @@ _VARIED = 6
 """A sample with fewer different values may be there twice by chance (a one-hot state, a short text)."""
 
 
+_Key = tuple[int, "Stack", int]
+"""The model, where it is called, and how many trainings of it began before."""
 _KEPT = 2048
 _WIDTH = 8
 """Samples with fewer elements lie close to one another by chance."""
@@ -37,37 +39,65 @@ class Overlaps(Watcher):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._times: dict[tuple[int, Stack], dict[int, int]] = {}
-        self._kept: dict[tuple[int, Stack], dict[int, torch.Tensor]] = {}
+        self._times: dict[_Key, dict[int, int]] = {}
+        self._kept: dict[_Key, dict[int, torch.Tensor]] = {}
+        self._training, self._rewritten = 0, False
+        self.wrap(torch.nn.Module, "load_state_dict", self._written, always=True)
+        for name in [n for n in vars(torch.nn.init) if n.endswith("_") and not n.startswith("_")]:
+            self.wrap(torch.nn.init, name, self._written, always=True)
+
+    def _written(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._rewritten = self.recorder.steps > 0
+
+    def optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
+        """Weights that were set anew and a new optimizer begin another training: the next fold of a validation."""
+        self._training += self._rewritten
+        self._rewritten = False
 
     def entered(self, module: torch.nn.Module, args: tuple[Any, ...], running: list[torch.nn.Module]) -> None:
-        given = next((a for a in args if isinstance(a, torch.Tensor)), None) if len(running) == 1 else None
+        tensors = [a for a in args if isinstance(a, torch.Tensor)] if len(running) == 1 else []
+        given = next(iter(tensors), None)
         if given is None or given.dim() < 2 or given.device.type == "meta" or not given.numel():
             return
-        key = self.recorder.modules.of(module)[0], () if self.recorder.grad else stack(_FRAMES)  # (): trained on
+        others = [t.detach() for t in tensors[1:] if t.dim() and t.shape[0] == given.shape[0] and t.numel()]
+        where = () if self.recorder.grad else stack(_FRAMES)  # (): trained on
+        key = self.recorder.modules.of(module)[0], where, self._training
         times, kept = self._times.setdefault(key, {}), self._kept.setdefault(key, {})
-        for number, row in _rows(given.detach()) if len(times) < _MOST else ():
+        for number, row in _rows(given.detach(), others) if len(times) < _MOST else ():
             times[number] = times.get(number, 0) + 1
-            if len(kept) < _KEPT and number not in kept:
+            if not others and len(kept) < _KEPT and number not in kept:
                 kept[number] = row
 
     def end(self) -> None:
-        for (root, where), rows in self._times.items():
-            trained = self._times.get((root, ()), {})
+        for (root, where, training), rows in self._times.items():
+            trained = self._times.get((root, (), training), {})
             if where and trained:
-                one, other = (list(self._kept[root, place].values()) for place in (where, ()))
+                one, other = (list(self._kept[root, place, training].values()) for place in (where, ()))
                 near = _near(one, other) if len(trained) == len(other) else 0
                 shared, times = sum(row in trained for row in rows), sum(trained.values())
                 self.recorder.add(Overlap(root, len(rows), shared, len(trained), times, near, len(one), where))
 
 
-def _rows(given: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
-    """A number for each sample that is varied enough, the same for the same sample, and some of its elements."""
-    flat = given[:_ROWS].reshape(min(given.shape[0], _ROWS), -1)
-    some = flat[:, :: max(1, flat.shape[1] // _ELEMENTS)].cpu().contiguous()
+def _rows(given: torch.Tensor, others: list[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
+    """A number for each sample that is varied enough, the same for the same sample, and some of its elements.
+
+    A sample is what all inputs of a model hold of it: the features of one user may go with many items.
+    """
+    some = _some(given)
     ordered = some.sort(1).values
-    varied = some[(ordered[:, 1:] != ordered[:, :-1]).sum(1) + 1 >= _VARIED]
-    return [(hash(row.view(torch.uint8).numpy().tobytes()), row) for row in varied]
+    varied = ((ordered[:, 1:] != ordered[:, :-1]).sum(1) + 1 >= _VARIED).nonzero().flatten().tolist()
+    parts = [_some(other) for other in others]
+    return [(hash((_bytes(some[i]), *(_bytes(part[i]) for part in parts))), some[i]) for i in varied]
+
+
+def _some(given: torch.Tensor) -> torch.Tensor:
+    """Some elements of the first samples."""
+    flat = given[:_ROWS].reshape(min(given.shape[0], _ROWS), -1)
+    return flat[:, :: max(1, flat.shape[1] // _ELEMENTS)].cpu().contiguous()
+
+
+def _bytes(row: torch.Tensor) -> bytes:
+    return row.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def _near(evaluated: list[torch.Tensor], trained: list[torch.Tensor]) -> int:

@@ -129,7 +129,9 @@ class Sequences(Watcher):
         mixing = first_mixing(base, probe.run(tokens, replaced), behind)
         if mixing is not None:
             change = change_of(mixing[0].name, base, probe.run(tokens, swapped), behind)
-            self._told("order", (mixing[0], change), tuple(n for n in _names(probe.module) if _of_positions(n)))
+            elsewhere = {n for n, shape in probe.looked_up.items() if tokens.shape[1] not in shape}
+            names = [n for n in _names(probe.module) if n.removesuffix(".weight") not in elsewhere]
+            self._told("order", (mixing[0], change), tuple(n for n in names if _of_positions(n)))
 
     def _padding(self, probe: Probe, base: list[Part], tokens: torch.Tensor, padding: torch.Tensor) -> None:
         """Embeddings are changed, not tokens: masks are often made of these."""

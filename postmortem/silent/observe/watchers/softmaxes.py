@@ -25,9 +25,9 @@ class Softmaxes(Watcher):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._batch: int | None = None
+        self._given: tuple[int, ...] = ()
         self._told: Counter[Place | None] = Counter()
-        self._seen: set[tuple[Place | None, tuple[int, ...], int | None]] = set()
+        self._seen: set[tuple[Place | None, tuple[int, ...], tuple[int, ...]]] = set()
         for owner in (torch, torch.Tensor):
             for name in ("softmax", "log_softmax"):
                 self.wrap(owner, name, self._taken)
@@ -35,11 +35,11 @@ class Softmaxes(Watcher):
     def entered(self, module: torch.nn.Module, args: tuple[Any, ...], running: list[torch.nn.Module]) -> None:
         if len(running) == 1:
             tensors = [a for a in args if isinstance(a, torch.Tensor) and a.dim()]
-            self._batch = tensors[0].shape[0] if tensors else None
+            self._given = tuple(tensors[0].shape[:2]) if tensors else ()
 
     def left(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any, running: list[torch.nn.Module]) -> None:
         if len(running) == 1:
-            self._batch = None
+            self._given = ()
 
     def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         given = args[0] if args else kwargs.get("input")
@@ -47,11 +47,11 @@ class Softmaxes(Watcher):
         if not isinstance(given, torch.Tensor) or not isinstance(dim, int) or not given.dim():
             return
         at, shape = place(), tuple(given.shape)
-        if (at, shape, self._batch) in self._seen or self._told[at] >= _TOLD:
+        if (at, shape, self._given) in self._seen or self._told[at] >= _TOLD:
             return
-        self._seen.add((at, shape, self._batch))
+        self._seen.add((at, shape, self._given))
         self._told[at] += 1
         taken = Normalised(
-            self.recorder.steps, shape, dim % given.dim(), self._batch, self.recorder.grad and given.requires_grad, at
+            self.recorder.steps, shape, dim % given.dim(), self._given, self.recorder.grad and given.requires_grad, at
         )
         self.recorder.add(taken)

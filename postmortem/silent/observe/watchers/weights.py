@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -29,6 +29,8 @@ class _Taken(NamedTuple):
     module: weakref.ref[Any]
     step: int
     stack: Stack
+    versions: dict[str, int]
+    """Of its tensors: what is written into them in place changes their version."""
 
 
 class _Tie(NamedTuple):
@@ -69,7 +71,8 @@ class Weights(Watcher):
         """Of a whole model: those of its parts are asked with a destination."""
         if len(args) != 1 or kwargs.get("destination") is not None or not isinstance(result, OrderedDict):
             return
-        taken = _Taken(weakref.ref(result), weakref.ref(args[0]), self.recorder.steps, stack())
+        versions = {k: _version(v) for k, v in _tensors(result)}
+        taken = _Taken(weakref.ref(result), weakref.ref(args[0]), self.recorder.steps, stack(), versions)
         self._taken = [t for t in self._taken if t.state() is not None]
         self._taken.append(taken)
         self._last[id(args[0])] = taken
@@ -83,6 +86,7 @@ class Weights(Watcher):
         matched = own.keys() & given.keys()
         alias = [k for k in matched if _memory(own[k]) == _memory(given[k])] if not kwargs.get("assign") else []
         taken = self._kept(state) or self._kept_tensors(module, matched, alias)
+        alias = self._unwritten(module, given, alias)
         self.recorder.add(
             Loaded(
                 type(module).__name__,
@@ -121,6 +125,14 @@ class Weights(Watcher):
         if last is None or last.module() is not module or not matched or len(alias) < len(matched):
             return None
         return last if last.step < self.recorder.steps else None
+
+    def _unwritten(self, module: Any, given: dict[str, torch.Tensor], alias: list[str]) -> list[str]:
+        """Of these, those into which nothing was copied since the state was taken."""
+        last = self._last.get(id(module))
+        if last is None or last.module() is not module or last.step < self.recorder.steps:
+            return alias
+        copies = Counter(_memory(given[k]) for k in alias)  # by load_state_dict itself
+        return [k for k in alias if _version(given[k]) <= last.versions.get(k, 0) + copies[_memory(given[k])]]
 
     def _save(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         saved = args[0] if args else kwargs.get("obj")
@@ -179,6 +191,10 @@ class Weights(Watcher):
 
 def _tensors(state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     return ((k, v) for k, v in state.items() if isinstance(v, torch.Tensor))
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _elements(tensors: Any) -> int:

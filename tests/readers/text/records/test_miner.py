@@ -243,3 +243,50 @@ def test_a_short_name_of_the_epoch_at_the_head_of_a_row(tmp_path: Path) -> None:
     assert [s for s, _, _ in values_of(read_text(path), "trainLoss")] == list(range(1, 9))
     found = mine("e: 3 pressure: 2.5")
     assert found is None or found.epoch is None
+
+
+def test_the_number_of_an_epoch_after_a_hash_is_a_position() -> None:
+    """As of ``[best so far] Epoch #3: loss=1.2``; the number of an output is none."""
+    for row in ("Epoch #12: train_loss=1.25, time=0.9s", "[best so far] Epoch #12: train_loss=1.25"):
+        record = mine(row)
+        assert record is not None
+        assert (record.epoch, record.values[0][:2]) == (12.0, ("train_loss", 1.25))
+    record = mine("output #12: accuracy = 0.9")
+    assert record is not None
+    assert record.step is None
+    assert record.epoch is None
+
+
+def test_where_the_best_value_was_is_not_where_the_training_is() -> None:
+    for row in ("Best F1: 0.91 at epoch 7", "Best val loss: 0.12 (epoch 7)", "best acc 91.2% at step 7000"):
+        record = mine(row)
+        assert record is not None
+        assert (record.epoch, record.step, len(record.values)) == (None, None, 1)
+    for row in (
+        "New best val loss: 0.12 at epoch 7",
+        "epoch 7 | loss 0.5 | best acc 0.9 (epoch 3)",
+        "epoch 7, best acc 0.9",
+    ):
+        record = mine(row)
+        assert record is not None
+        assert record.epoch == 7
+
+
+def test_a_name_and_a_number_that_fill_a_cell() -> None:
+    record = mine("step 40 | loss 3.2 | lr 1.0e-04 | grad 0.768 | 37.5k tok/s | mfu 37.67%")
+    assert record is not None
+    assert ("grad", 0.768) in [(v.tag, v.number) for v in record.values]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "    CPU time :                                   18.84 sec.",
+        "    Max Memory :                                 2802 MB",
+        "    Turnaround time :                            49486 sec.",
+        "MainThread:654 [wandb_setup.py:_flush():76] Current SDK version is 0.15.3",
+        "MsgRouterThr:654 [router.py:message_loop():77] message_loop has been closed",
+    ],
+)
+def test_the_summary_of_a_scheduler_and_the_log_of_a_logger_hold_no_metrics(row: str) -> None:
+    assert mine(row) is None

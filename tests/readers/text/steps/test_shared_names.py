@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postmortem.readers.text import read_text
+from postmortem.readers.text.records.miner import mine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +109,32 @@ def test_a_number_joined_to_the_word_for_the_epoch(tmp_path: Path) -> None:
     assert found["Val Negative Log-Loss"] == [(e, 5 - e / 8) for e in range(12)]
     assert [step for step, _ in found["Val Cross-Entropy"]] == list(range(12))
     assert "Cross-Entropy" not in found
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "End of epoch {} / 12 \t Time Taken: 12.5 sec",
+        "Epoch no. {}",
+        "Epoch number {}",
+        "Epoch{}:",
+        "epoch_{}",
+        "epoch: {}th",
+        "current step: {}th step",
+        "step {}th",
+    ],
+)
+def test_words_around_the_counter_of_a_header(tmp_path: Path, header: str) -> None:
+    """A counter that is an ordinal, joined to its number, or named as the end of an epoch places the rows below it."""
+    rows = [f"{header.format(e)}\nTrain loss: {2 - e / 20:.2f}" for e in range(1, 13)]
+    assert series(tmp_path, "\n".join(rows) + "\n")["Train loss"] == [(e, 2 - e / 20) for e in range(1, 13)]
+
+
+@pytest.mark.parametrize("text", ["saved to runs/epoch5/model", "use the 4th worker, no. 3", "epoch5_best.pt at 7"])
+def test_numbers_in_names_are_no_counters(text: str) -> None:
+    """A folder, a file name or an ordinal of something else."""
+    record = mine(text)
+    assert record is None or (record.epoch, record.step) == (None, None)
 
 
 def test_frames_of_reinforcement_learning(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"use strict";
-// Charts (uPlot), sorting and filtering of the table of runs, copy buttons. Everything readable is in the page without it.
+// The charts of a run (uPlot), what a code of a finding means, and the copy buttons of commands.
 (() => {
+  "use strict";
   const COLORS = ["#4a7fd4", "#d98200", "#2a9d5c", "#a05bc4", "#c2477f", "#5a8f9c"];
   const LABEL_ROWS = 4;
   const CHECKPOINTS = new Map([
@@ -10,14 +10,7 @@
   ]);
   const MARKS = { error: "--error", warning: "--warning", info: "--info" };
   const MARKED = new Map([["error", "finding: error"], ["warning", "finding: warning"], ["info", "finding: info"]]);
-  const dataElement = document.getElementById("data");
-  const RUNS = dataElement ? JSON.parse(dataElement.textContent) : [];
   const css = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
-  const make = (tag, props, ...children) => {
-    const element = Object.assign(document.createElement(tag), props);
-    element.append(...children);
-    return element;
-  };
 
   // --- charts
 
@@ -83,7 +76,7 @@
         ctx.beginPath(); ctx.moveTo(at, top); ctx.lineTo(at, top + height); ctx.stroke(); ctx.setLineDash([]);
       };
       ctx.save();
-      ctx.font = `${11 * px}px system-ui, sans-serif`;
+      ctx.font = `${11 * px}px ${getComputedStyle(document.body).fontFamily}`;
       ctx.textAlign = "left"; ctx.textBaseline = "alphabetic";
       for (const step of run.restarts) if (inside(x(step))) line(x(step), css("--soft"), [2, 4]);
       const taken = [], names = []; // of each row of labels, the places that have one
@@ -136,11 +129,13 @@
       });
       const near = (mark) => Math.abs(plot.valToPos(mark[0], "x") - plot.valToPos(step, "x")) < 5;
       if (first && step !== null) {
-        cells.push(...run.marks.filter(near).slice(0, 2).map(([at, name, , words, code]) => make("span", {}, `step ${at}: `, make("b", { textContent: name }), ` (${code}) ${words}`)));
+        const said = run.marks.filter(near).slice(0, 2).map(([at, name, , words, code]) => make("div", {}, `step ${at}: `, make("b", { textContent: name }), ` (${code}) ${words}`));
+        if (said.length) cells.push(make("div", { className: "said" }, ...said)); // over the chart: it must not move under the pointer
       }
       readout.replaceChildren(...cells, ...(positive ? [toggle] : []));
     };
     const toggle = make("button", { type: "button", onclick: () => { log = !log; draw(); } });
+    const family = getComputedStyle(document.body).fontFamily;
     const draw = () => {
       const kept = plot ? [plot.scales.x.min, plot.scales.x.max] : range;
       if (plot) plot.destroy();
@@ -154,9 +149,9 @@
         cursor: { sync: { key: group }, y: false, drag: { x: true, y: false } },
         scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
         axes: [
-          last ? { ...axis, size: 30, label: "step", labelSize: 16, labelFont: "12px system-ui", font: "11px system-ui" }
+          last ? { ...axis, size: 30, label: "step", labelSize: 16, labelFont: `12px ${family}`, font: `11px ${family}` }
             : { ...axis, size: 8, values: (u, ticks) => ticks.map(() => "") },
-          { ...axis, grid: { ...axis.grid, filter: powers }, ticks: { ...axis.ticks, filter: powers }, size: 70, label: name, labelSize: 18, labelFont: "12px system-ui", font: "11px system-ui",
+          { ...axis, grid: { ...axis.grid, filter: powers }, ticks: { ...axis.ticks, filter: powers }, size: 70, label: name, labelSize: 18, labelFont: `12px ${family}`, font: `11px ${family}`,
             values: (u, ticks) => ticks.map((v) => (v === null ? "" : Math.abs(v) >= 1e5 || (v && Math.abs(v) < 1e-3) ? v.toExponential(0) : shown(v))) },
         ],
         series: [{}, ...list.map((s, i) => ({ label: s.label, stroke: colorOf(s, i), width: 1.5, spanGaps: true,
@@ -285,123 +280,5 @@
     };
     const box = make("div", { className: "cmd" });
     pre.replaceWith(box); box.append(pre, button);
-  });
-
-  // --- the table of runs
-
-  const table = document.getElementById("runs");
-  if (!table) return;
-  const body = table.tBodies[0], original = [...body.rows];
-  const rows = original.filter((r) => r.dataset.run !== undefined);
-  const tools = document.getElementById("tools");
-  const filter = make("input", { type: "search", placeholder: "filter: text or code ( / )" });
-  filter.setAttribute("aria-label", "filter runs by text or code");
-  const counted = make("span", { className: "hint" });
-  counted.setAttribute("aria-live", "polite");
-  const verdicts = new Map();
-  rows.forEach((r) => verdicts.set(r.dataset.verdict, (verdicts.get(r.dataset.verdict) ?? 0) + 1));
-  const chosen = new Set();
-  const buttons = [...verdicts].map(([verdict, n]) => {
-    const name = rows.find((r) => r.dataset.verdict === verdict).cells[0].textContent;
-    const button = make("button", { type: "button", textContent: `${name} ${n}` });
-    button.setAttribute("aria-pressed", "false");
-    button.onclick = () => {
-      chosen.has(verdict) ? chosen.delete(verdict) : chosen.add(verdict);
-      button.setAttribute("aria-pressed", String(chosen.has(verdict)));
-      apply();
-    };
-    return button;
-  });
-  tools.append(filter, ...buttons, counted);
-
-  function apply() {
-    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let left = 0;
-    for (const row of rows) {
-      const text = `${row.textContent} ${row.dataset.codes}`.toLowerCase();
-      const fits = (!chosen.size || chosen.has(row.dataset.verdict)) && words.every((w) => text.includes(w));
-      row.classList.toggle("hidden", !fits);
-      document.getElementById(`run-${row.dataset.run}`).classList.toggle("hidden", !fits);
-      left += fits;
-    }
-    let heading = null; // a heading without a run is hidden
-    for (const row of original) {
-      if (row.classList.contains("group")) { heading = row; heading.classList.add("hidden"); }
-      else if (heading && !row.classList.contains("hidden")) heading.classList.remove("hidden");
-    }
-    counted.textContent = left === rows.length ? "" : `${left} of ${rows.length} runs`;
-  }
-  filter.addEventListener("input", apply);
-
-  // The reports of the runs, in the order of their rows.
-  const sectionOf = new Map(rows.map((row) => [row, document.getElementById(`run-${row.dataset.run}`)]));
-  const main = table.parentNode, after = [...sectionOf.values()].at(-1).nextSibling;
-  const arrange = (order) => order.forEach((row) => main.insertBefore(sectionOf.get(row), after));
-
-  let sorted = { column: -1, up: true };
-  [...table.tHead.rows[0].cells].forEach((head, column) => {
-    const button = make("button", { type: "button", textContent: head.textContent, title: "sort by this column" });
-    head.replaceChildren(button);
-    button.onclick = () => {
-      const up = sorted.column === column ? !sorted.up : true;
-      if (sorted.column === column && !sorted.up) { // third click: grouped as before
-        sorted = { column: -1, up: true };
-        body.append(...original);
-        arrange(rows);
-      } else {
-        sorted = { column, up };
-        const key = (row) => {
-          const text = column === 0 ? row.dataset.verdict : row.cells[column].textContent;
-          return text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text;
-        };
-        const compare = (a, b) => {
-          const [p, q] = [key(a), key(b)];
-          if (p === "" || q === "") return (p === "") - (q === ""); // empty cells last
-          const order = typeof p === "number" && typeof q === "number" ? p - q : String(p).localeCompare(String(q), undefined, { numeric: true });
-          return up ? order : -order;
-        };
-        const order = [...rows].sort(compare);
-        body.replaceChildren(...order);
-        arrange(order);
-      }
-      [...table.tHead.rows[0].cells].forEach((h, i) =>
-        h.setAttribute("aria-sort", i === sorted.column ? (sorted.up ? "ascending" : "descending") : "none"));
-      apply();
-    };
-  });
-
-  const open = (index) => {
-    const section = document.getElementById(`run-${index}`);
-    section.open = true;
-    section.scrollIntoView();
-  };
-  rows.forEach((row) => (row.onclick = (event) => { // anywhere in the row, like its link; not where text was selected
-    if (event.target.closest("a")) open(row.dataset.run);
-    else if (getSelection().isCollapsed) { open(row.dataset.run); history.replaceState(null, "", `#run-${row.dataset.run}`); }
-  }));
-  const toHash = () => {
-    const m = /^#run-(\d+)(?:-step-(\d+))?$/.exec(location.hash);
-    if (!m || !document.getElementById(`run-${m[1]}`)) return;
-    open(m[1]);
-    const holder = document.querySelector(`.charts[data-run="${m[1]}"]`);
-    if (!holder || m[2] === undefined) return;
-    holder.dataset.step = m[2]; // for charts that are not drawn yet
-    holder.near?.(Number(m[2]));
-  };
-  addEventListener("hashchange", toHash);
-  toHash();
-  addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target === filter) {
-      if (event.key === "Escape") { filter.value = ""; apply(); filter.blur(); }
-      return;
-    }
-    if (event.key === "/") { event.preventDefault(); filter.focus(); return; }
-    if (event.key !== "j" && event.key !== "k") return;
-    const visible = [...body.rows].filter((r) => r.dataset.run !== undefined && !r.classList.contains("hidden"));
-    const now = visible.findIndex((r) => r.classList.contains("current"));
-    const next = visible[Math.min(Math.max(now + (event.key === "j" ? 1 : -1), 0), visible.length - 1)];
-    visible.forEach((r) => r.classList.toggle("current", r === next));
-    next?.querySelector("a").focus();
   });
 })();

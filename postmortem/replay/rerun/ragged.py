@@ -1,0 +1,131 @@
+"""Batches whose samples lie behind one another in one tensor: values with offsets or lengths, packed sequences."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from postmortem.replay.step.batches import parts_of, with_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Where the samples of a batch lie. lengths: of each sample, in the order of the other tensors of the batch.
+    offsets, ends, counts: the parts that hold where the samples begin (`ends`: and where the last one ends), and how
+    long they are; of packed sequences there is none of these."""
+
+    lengths: tuple[int, ...]
+    offsets: tuple[Any, ...] = ()
+    ends: tuple[Any, ...] = ()
+    counts: tuple[Any, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Rows of the values of all samples together."""
+        return sum(self.lengths)
+
+    def sample_of(self, rows: Iterable[int]) -> list[int]:
+        """The samples that rows of the values belong to."""
+        owner = [i for i, length in enumerate(self.lengths) for _ in range(length)]
+        return sorted({owner[row] for row in rows})
+
+    def pick(self, batch: Any, source: Sequence[int]) -> Any:
+        """The batch whose sample i is sample `source[i]` of `batch`."""
+        ends = _ends(self.lengths)
+        begins = [end - length for end, length in zip(ends, self.lengths, strict=True)]
+        lengths = [self.lengths[i] for i in source]
+        rows = [row for i in source for row in range(begins[i], ends[i])]
+        new_ends = _ends(lengths)
+
+        def picked(key: Any, value: Any) -> Any:
+            if isinstance(value, PackedSequence):
+                return _picked(value, source)
+            if not isinstance(value, torch.Tensor) or not value.dim():
+                return value
+            if key in self.offsets:
+                return value.new_tensor([end - length for end, length in zip(new_ends, lengths, strict=True)])
+            if key in self.ends:
+                return value.new_tensor([0, *new_ends])
+            if value.shape[0] == self.total and key not in self.counts and self.total != len(self.lengths):
+                return value.index_select(0, torch.tensor(rows, dtype=torch.long, device=value.device))
+            if value.shape[0] == len(self.lengths):
+                return value.index_select(0, torch.tensor(source, dtype=torch.long, device=value.device))
+            return value
+
+        return _joined(batch, {key: picked(key, value) for key, value in _parts(batch).items()})
+
+
+def ragged(batch: Any) -> Ragged | None:
+    """How the samples of a batch lie behind one another; None for batches of another form."""
+    parts = _parts(batch)
+    packed = next((value for value in parts.values() if isinstance(value, PackedSequence)), None)
+    if packed is not None:
+        return Ragged(tuple(pad_packed_sequence(packed, batch_first=True)[1].tolist()))
+    tensors = {key: value for key, value in parts.items() if isinstance(value, torch.Tensor) and value.dim()}
+    sizes = {value.shape[0] for value in tensors.values()}
+    whole = {key: value.tolist() for key, value in tensors.items() if _counts(value)}
+    for key, values in whole.items():
+        for total in sorted(sizes, reverse=True):
+            lengths = _lengths(key, values, total, sizes)
+            if lengths is not None:
+                return _named(lengths, whole)
+    return None
+
+
+def _lengths(key: Any, values: list[int], total: int, sizes: set[int]) -> list[int] | None:
+    """The lengths that a part with these numbers gives samples of `total` rows; None if it is nothing of the kind."""
+    begins = values[0] == 0 and all(a < b for a, b in itertools.pairwise(values))
+    if begins and values[-1] == total and len(values) - 1 != total:
+        return [b - a for a, b in itertools.pairwise(values)]
+    if begins and values[-1] < total and len(values) not in (1, total) and (len(sizes) == 2 or "offset" in str(key)):
+        return [b - a for a, b in zip(values, [*values[1:], total], strict=True)]
+    if sum(values) == total != len(values) > 1 and min(values) > 0:
+        return values
+    return None
+
+
+def _named(lengths: list[int], whole: dict[Any, list[int]]) -> Ragged:
+    ends = _ends(lengths)
+    begins = [end - length for end, length in zip(ends, lengths, strict=True)]
+    return Ragged(
+        tuple(lengths),
+        offsets=tuple(key for key, values in whole.items() if values == begins),
+        ends=tuple(key for key, values in whole.items() if values == [0, *ends]),
+        counts=tuple(key for key, values in whole.items() if values == lengths),
+    )
+
+
+def _ends(lengths: Sequence[int]) -> list[int]:
+    return torch.tensor([0, *lengths]).cumsum(0).tolist()[1:]
+
+
+def _counts(value: torch.Tensor) -> bool:
+    return value.dim() == 1 and value.dtype in (torch.int32, torch.int64) and 1 < value.numel() <= 1 << 16
+
+
+def _picked(packed: PackedSequence, source: Sequence[int]) -> PackedSequence:
+    padded, lengths = pad_packed_sequence(packed, batch_first=True)
+    rows = torch.tensor(source, dtype=torch.long)
+    return pack_padded_sequence(padded[rows.to(padded.device)], lengths[rows], batch_first=True, enforce_sorted=False)
+
+
+def _parts(batch: Any) -> dict[Any, Any]:
+    if isinstance(batch, PackedSequence):
+        return {0: batch}
+    parts = parts_of(batch)
+    if parts is None:
+        parts = dict(enumerate(batch)) if isinstance(batch, (list, tuple)) else {}
+    return parts
+
+
+def _joined(batch: Any, parts: dict[Any, Any]) -> Any:
+    if isinstance(batch, PackedSequence):
+        return parts[0]
+    return with_parts(batch, parts) if parts_of(batch) is not None else type(batch)(parts.values())

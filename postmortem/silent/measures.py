@@ -1,0 +1,92 @@
+"""The part of the checklist that is no fault: what a step costs in time and memory, types and devices, seeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.core.blame import Check
+from postmortem.silent.facts import Seeded
+from postmortem.silent.weight_facts import Held, Kept, Took
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from postmortem.silent.look import Look
+
+_STATES = {"SGD": 1, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "RMSprop": 1, "Adagrad": 1, "Adamax": 2, "Lion": 1}
+"""Tensors of the size of a parameter that an optimizer keeps for it; SGD keeps none without momentum."""
+_MANY = 0.5
+"""Part of a step that waits for data, from which on the training is held up by it."""
+
+
+def measures(looks: Sequence[Look]) -> list[Check]:
+    """These lines of the checklist, of the process with the most steps."""
+    look = max(looks, key=lambda each: each.steps, default=None)
+    return list(_lines(look)) if look is not None and look.steps else []
+
+
+def _lines(look: Look) -> Iterator[Check]:
+    yield _time(look)
+    yield _memory(look)
+    yield _kinds(look)
+    seeds = sorted({s.seed for s in look.of(Seeded) if s.step == 0})
+    if seeds:
+        yield Check("seeds", "ok", f"set before the first step: {', '.join(map(str, seeds[:4]))}")
+    else:
+        yield Check("seeds", "not ok", "no seed was set before the first step: two runs will differ")
+
+
+def _time(look: Look) -> Check:
+    took = next(iter(look.of(Took)), None)
+    whole = sum(took.parts.values()) if took is not None else 0.0
+    if took is None or not whole:
+        return Check("step-time", "not checked", "fewer than 5 steps were seen")
+    if took.queued:
+        why = "work is queued on a device; `postmortem run --level advanced` has times"
+        return Check("step-time", "not checked", why)
+    parts = [f"{name} {seconds / whole:.0%}" for name, seconds in took.parts.items() if seconds >= 0.005 * whole]
+    each = f"{1e3 * whole:.3g} ms a step (medians of {took.steps}): {', '.join(parts)}"
+    if took.parts.get("data", 0.0) > _MANY * whole:
+        return Check("step-time", "not ok", f"{each}; it mostly waits for the loader")
+    return Check("step-time", "ok", each)
+
+
+def _memory(look: Look) -> Check:
+    kept = look.of(Kept)
+    if not kept:
+        return Check("memory", "not checked", "fewer than 3 steps were seen")
+    parts = {
+        "parameters": sum(k.parameters for k in kept),
+        "gradients": sum(k.gradients for k in kept),
+        "optimizer": sum(k.state for k in kept),
+        "activations": max(k.activations for k in kept),
+    }
+    expected = sum(k.parameters * (2 + _STATES.get(k.optimizer, 0)) for k in kept)
+    measured = parts["parameters"] + parts["gradients"] + parts["optimizer"]
+    said = ", ".join(f"{name} {_size(size)}" for name, size in parts.items())
+    names = ", ".join(dict.fromkeys(k.optimizer for k in kept))
+    usual = f"estimate for {names}: up to {_size(expected)} without activations"
+    peaks = [k.peak for k in kept if k.peak]
+    device = f"; at most {_size(max(peaks))} were allocated on the device" if peaks else ""
+    more = all(k.optimizer in _STATES for k in kept) and measured > 1.1 * expected
+    return Check("memory", "not ok" if more else "ok", f"{said} ({usual}){device}")
+
+
+def _kinds(look: Look) -> Check:
+    found: dict[tuple[str, str], int] = {}
+    for held in look.of(Held):
+        for dtype, device, count in held.kinds:
+            found[str(dtype), str(device)] = found.get((str(dtype), str(device)), 0) + int(count)
+    if not found:
+        return Check("types-and-devices", "not checked", "fewer than 3 steps were seen")
+    said = ", ".join(f"{n} {dtype} on {device}" for (dtype, device), n in found.items())
+    mixed = {device.partition(":")[0] for _, device in found}
+    more = "; on several kinds of devices" if len(mixed) > 1 else ""
+    return Check("types-and-devices", "not ok" if more else "ok", f"parameters: {said}{more}")
+
+
+def _size(number: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} bytes"

@@ -1,0 +1,90 @@
+"""`replay RUN -- COMMAND` where every loss of the log is finite: a jump, and a training that does not learn."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from postmortem.attach.jumps import Jump
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRAIN = """
+import torch
+
+torch.manual_seed(0)
+x = torch.randn(960, 8)
+y = x @ torch.randn(8, 1)
+{data}
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.002)
+log = open("metrics.csv", "w", buffering=1)
+print("step,loss", file=log)
+for step in range(110):
+    at = step % 60 * 16
+    loss = torch.nn.functional.mse_loss(model(x[at : at + 16]), y[at : at + 16])
+    {update}
+    print(f"{{step}},{{loss.item():.6f}}", file=log)
+"""
+UPDATE = (
+    "optimizer.zero_grad(); loss.backward(); torch.nn.utils.clip_grad_norm_(model.parameters(), 1); optimizer.step()"
+)
+
+
+@pytest.fixture
+def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postmortem):
+    """answer(program) -> what a replay of its run by its command says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def replayed(data: str = "pass", update: str = UPDATE):
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "train.py").write_text(TRAIN.format(data=data, update=update))
+        monkeypatch.chdir(tmp_path / "run")
+        command = [sys.executable, "train.py"]
+        subprocess.run(command, check=True, capture_output=True, timeout=200)
+        return json.loads(postmortem("replay", ".", "--format", "json", "--", *command).out)
+
+    return replayed
+
+
+def test_the_samples_that_carry_a_jump(answer) -> None:
+    """By attempts with others in their place; the step is the log's."""
+    told = answer(data="y[700] = 4000.0; y[699] = -5000.0")
+    culprit = told["culprit"]
+    assert (culprit["cause"], culprit["phase"], culprit["step"]) == ("outlier-sample", "data", 43)
+    assert culprit["samples"] == [11, 12]
+    assert culprit["established"] == "cured"
+    assert culprit["tensor"]["loss_without"] < 100 < culprit["tensor"]["loss"]
+    assert told["next"][0].startswith("inspect samples 11, 12 of the batch: ")
+
+
+def test_a_jump_of_a_whole_batch_blames_no_sample(answer) -> None:
+    """Each of its samples alone makes the loss high."""
+    told = answer(data="y[688:704] += 4000.0")
+    assert told["culprit"]["phase"] == "none"
+    assert told["culprit"]["samples"] is None
+    assert any("finite and far above" in line for line in told["culprit"]["how"])
+
+
+def test_a_training_that_does_not_learn(answer) -> None:
+    """The silent fault that explains it, with its line."""
+    told = answer(update="loss.backward(); optimizer.zero_grad(); optimizer.step()")
+    culprit = told["culprit"]
+    assert (culprit["cause"], culprit["phase"]) == ("gradients-cleared-before-step", "optimizer")
+    assert "optimizer.zero_grad()" in culprit["code"]
+    assert told["next"][0].startswith("`postmortem explain gradients-cleared-before-step`")
+
+
+def test_high_losses_at_the_start_are_no_jump() -> None:
+    """Only after the loss was calm once."""
+    jump = Jump(above=5.0, below=2.0)
+    assert [jump.at(loss) for loss in (9.0, 6.0, 3.0, 1.5, 4.0, float("nan"), 7.0)] == [False] * 6 + [True]

@@ -1,0 +1,89 @@
+"""Samples that lie behind one another in a batch: they are found, taken and named as samples."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from postmortem import TrainStep, localize
+from postmortem.replay.rerun.ragged import ragged
+from postmortem.replay.rerun.samples import Samples
+
+VALUES = torch.arange(1.0, 10.0)  # of 3, 2 and 4 rows
+LABELS = torch.tensor([10, 11, 12])
+FORMS = {
+    "offsets": {"values": VALUES, "offsets": torch.tensor([0, 3, 5]), "labels": LABELS},
+    "ends": {"values": VALUES, "cu_seqlens": torch.tensor([0, 3, 5, 9]), "labels": LABELS},
+    "lengths": {"values": VALUES, "lengths": torch.tensor([3, 2, 4]), "labels": LABELS},
+}
+TAKEN = {
+    "offsets": torch.tensor([0, 4, 6]),
+    "ends": torch.tensor([0, 4, 6, 8]),
+    "lengths": torch.tensor([4, 2, 2]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [dict, tuple])
+def test_samples_are_taken(form: str, kind: type) -> None:
+    """With their rows; offsets, ends and lengths follow."""
+    batch = FORMS[form] if kind is dict else tuple(FORMS[form].values())
+    samples = Samples(TrainStep(None, None, None), batch)
+    assert samples.size == 3
+    taken = samples.take(batch, [2, 1, 1])
+    values, where, labels = taken.values() if kind is dict else taken
+    assert values.tolist() == [6, 7, 8, 9, 4, 5, 4, 5]
+    assert torch.equal(where, TAKEN[form])
+    assert labels.tolist() == [12, 11, 11]
+    assert next(iter(samples.guesses((9, 4), {0: [4, 8], 1: [0]}))) == [1, 2]
+
+
+def test_packed_sequences() -> None:
+    """Samples of one are its sequences, in the order of the labels."""
+    padded = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 0.0], [4.0, 5.0, 6.0]]).unsqueeze(-1)
+    batch = pack_padded_sequence(padded, torch.tensor([2, 1, 3]), batch_first=True, enforce_sorted=False), LABELS
+    samples = Samples(TrainStep(None, None, None), batch)
+    assert samples.size == 3
+    packed, labels = samples.take(batch, [2, 0])
+    rows, lengths = pad_packed_sequence(packed, batch_first=True)
+    assert (rows.squeeze(-1).tolist(), lengths.tolist()) == ([[4, 5, 6], [1, 2, 0]], [3, 2])
+    assert labels.tolist() == [12, 10]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (torch.randn(4, 3), torch.tensor([0, 1, 2, 3])),
+        (torch.randn(4, 3), torch.tensor([1, 1, 1, 1])),
+        (torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2]), torch.randn(3, 8)),
+        torch.randn(4, 3),
+    ],
+    ids=["labels", "labels of one class", "boxes of images", "a tensor"],
+)
+def test_other_batches_are_not(batch: object) -> None:
+    """Whole numbers that are classes."""
+    assert ragged(batch) is None
+
+
+def test_the_sample_of_a_row_is_named() -> None:
+    """The row with the zero is the seventh, of sample 2; with a healthy sample in its place the step does not fail."""
+    values = torch.rand(40, 4) + 0.5
+    values[23] = 0.0
+    ends = torch.tensor([0, 7, 9, 18, 22, 30, 40])
+    table = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.01)
+
+    def step(model, batch):
+        rows, where, goal = batch
+        sums = torch.stack([model(rows[a:b].log()).mean() for a, b in itertools.pairwise(where)])
+        return (sums - goal).square().mean()
+
+    found = localize(TrainStep(table, optimizer, step, (values, ends, torch.zeros(6))))
+    assert found.op == "log"
+    assert found.samples == (4,)

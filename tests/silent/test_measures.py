@@ -1,0 +1,81 @@
+"""The lines of the checklist that are no faults, judged from facts."""
+
+from __future__ import annotations
+
+from postmortem.silent.facts import Backward, Place, Seeded, Stepped
+from postmortem.silent.look import Look
+from postmortem.silent.measures import measures
+from postmortem.silent.trials import agree, overfitted
+from postmortem.silent.weight_facts import Held, Kept, Took
+
+LINE = Place("train.py", 9)
+
+
+def look(losses: list[float], *more: object) -> Look:
+    """Of a training with these losses."""
+    facts: list[object] = list(more)
+    for step, loss in enumerate(losses):
+        facts += [Backward(step, loss, at=LINE), Stepped(0, step, 2, 0, 0, 1.0, True, LINE)]
+    return Look(facts)
+
+
+def line(seen: Look, name: str) -> tuple[str, str]:
+    """Status and words of one of them."""
+    return next((c.status, c.detail) for c in measures([seen]) if c.name == name)
+
+
+def test_the_parts_of_a_step() -> None:
+    """Their shares; a step that mostly waits for data is not ok, and on a device nothing is claimed."""
+    parts = {"data": 0.001, "forward": 0.004, "backward": 0.004, "between": 0.0, "optimizer": 0.001}
+    status, said = line(look([1.0], Took(50, parts, queued=False)), "step-time")
+    assert (status, said) == (
+        "ok",
+        "10 ms a step (medians of 50): data 10%, forward 40%, backward 40%, optimizer 10%",
+    )
+    slow = Took(50, {**parts, "data": 0.05}, queued=False)
+    assert line(look([1.0], slow), "step-time")[0] == "not ok"
+    assert line(look([1.0], Took(50, parts, queued=True)), "step-time")[0] == "not checked"
+    assert line(look([1.0]), "step-time")[0] == "not checked"
+
+
+def test_memory_against_an_estimate() -> None:
+    """Adam keeps twice the parameters; an optimizer that keeps more than is usual is not ok."""
+    usual = Kept("Adam", 1000, 1000, 2000, 5000, None)
+    status, said = line(look([1.0], usual), "memory")
+    assert status == "ok"
+    assert "activations 5 kB" in said
+    assert "estimate for Adam: up to 4 kB" in said
+    assert line(look([1.0], Kept("SGD", 1000, 1000, 9000, 0, None)), "memory")[0] == "not ok"
+    assert line(look([1.0], Kept("Mine", 1000, 1000, 9000, 0, None)), "memory")[0] == "ok"
+
+
+def test_types_devices_and_seeds() -> None:
+    """Several kinds of devices, and no seed, are not ok."""
+    one = Held("SGD", [["float32", "cuda:0", 3], ["float32", "cuda:1", 3]])
+    assert line(look([1.0], one), "types-and-devices")[0] == "ok"
+    two = Held("SGD", [["float32", "cuda:0", 3], ["bfloat16", "cpu", 1]])
+    status, said = line(look([1.0], two), "types-and-devices")
+    assert (status, said.endswith("on several kinds of devices")) == ("not ok", True)
+    assert line(look([1.0], Seeded(0, 7)), "seeds") == ("ok", "set before the first step: 7")
+    assert line(look([1.0], Seeded(4, 7)), "seeds")[0] == "not ok"
+
+
+def test_two_runs() -> None:
+    """The same losses, bit for bit; else the first step at which they differ."""
+    one, other = look([3.0, 2.0, float("nan"), 1.0]), look([3.0, 2.0, float("nan"), 1.0, 0.5])
+    assert agree([one], [other]).status == "ok"
+    apart = agree([one], [look([3.0, 2.0, 1.5])])
+    assert (apart.status, apart.detail.split(":")[0]) == (
+        "not ok",
+        "from step 2 on the losses of a second run differ",
+    )
+    assert agree([one], []).status == "not checked"
+
+
+def test_one_batch() -> None:
+    """Half of the loss is gone, or it is not ok; without a loader nothing is known."""
+    falling, flat = look([2.0 * 0.9**i for i in range(40)]), look([2.0] * 40)
+    assert overfitted([falling], used=True).status == "ok"
+    assert overfitted([flat], used=True).status == "not ok"
+    assert overfitted([falling], used=False).status == "not checked"
+    assert overfitted([look([2.0, 1.0])], used=True).status == "not checked"
