@@ -224,7 +224,7 @@ def test_scan_with_replay_carries_the_culprit(sample_runs, postmortem):
     )
     text = postmortem("scan", run, "--replay").out
     assert "torch.log(energy)" in text
-    assert "by drop_sample (without sample 30; its loss is then " in " ".join(text.split())
+    assert "by drop_sample (without sample 30; the loss is then " in " ".join(text.split())
     assert text.index("train.py:33") < text.index("bad-batch-or-numerics")
 
 

@@ -62,7 +62,7 @@ class Fix:
         """The loss with the fix in words, and that of the preceding steps; empty if not known."""
         if not self.cured or self.loss is None:
             return ""
-        words = f"its loss is then {number(self.loss)}"
+        words = f"the loss is then {number(self.loss)}"
         if self.far_from is not None:
             return f"{words}, far from its course (about {number(self.far_from)} before)"
         return words if self.before is None else f"{words}, after {number(self.before)} in the step before"

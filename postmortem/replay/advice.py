@@ -116,6 +116,7 @@ def _of_the_suggestion(culprit: Culprit) -> Iterator[Advice]:
         new = [line[1:].strip() for line in lines if line.startswith("+") and not line.startswith("+++")]
         cure = next((f for f in culprit.fixes if f.name == "eps" and f.cured), None)
         what = finite(cure) + _without_samples(culprit, cure) if cure is not None else "cures the step"
+        what += "; training on with this line was not tested"
         yield Advice(Scope.LINE, f"{culprit.file}:{culprit.line}: `{' '.join(new)}` ({what})")
 
 
@@ -126,7 +127,7 @@ def _without_samples(culprit: Culprit, cure: Fix) -> str:
     if dropped is None or not known:
         return ""
     them = "without this sample" if len(culprit.samples or ()) == 1 else "without these samples"
-    return f", and {them} {number(dropped.loss)}"
+    return f"; {them} it is {number(dropped.loss)}"
 
 
 def _nothing_cured(culprit: Culprit, what: str = "makes the step finite") -> Iterator[str]:

@@ -115,3 +115,19 @@ def test_the_source_is_that_of_the_replay(tmp_path):
     found = Culprit(cause="forward-op", phase="forward", file=str(file), line=3, code="    return y.log()")
     assert source_lines(found) == [(1, "def f(x):"), (2, "    y = x - 1"), (3, "    return y.log()")]
     assert source_lines(replace(found, code="return y.sqrt()")) == [(3, "return y.sqrt()")]
+
+
+@pytest.mark.parametrize(
+    ("grade", "words"),
+    [
+        ("cured", "the cause is established: a rerun with it repaired does not fail"),
+        ("observed", "the cause is seen failing in a rerun; that a repair helps was not shown"),
+        ("inferred", "the cause is inferred from reruns, not shown directly"),
+    ],
+)
+def test_the_page_says_beside_the_culprit_how_sure_it_is(replayed, grade, words):
+    """Of the cause, not of a fix; a lead that is not established bears no such words."""
+    graded = replace(replayed, culprit=replace(replayed.culprit, established=grade))
+    assert f'<h3>Culprit <span class="dim">{words}. This is about the cause' in shown(graded, "html")
+    poor = with_fidelity(graded, ok=False, compared=3, exact=0)
+    assert words not in shown(poor, "html")

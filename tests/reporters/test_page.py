@@ -36,6 +36,7 @@ CULPRIT = Culprit(
         Fix(name="fp64", cured=False),
     ),
     fidelity=Fidelity(ok=True, compared=17, exact=7, note="7 of 17 logged values reproduced"),
+    how=("7 of 17 logged values reproduced", "run twice from the same state: deterministic"),
     established="cured",
 )
 
@@ -150,6 +151,36 @@ def test_dragging_zooms_all_charts_and_a_button_goes_back(page):
     assert pixels() == whole
 
 
+def test_the_button_of_what_the_charts_show_is_pressed(page):
+    """Neither after a drag; what a chart says without a pointer is the last finite value."""
+    run = run_named(page, NAN.name)
+    buttons = [run.locator(".bar button", has_text=words) for words in ("whole run", "around step 156")]
+    pressed = lambda: [button.get_attribute("aria-pressed") for button in buttons]  # noqa: E731
+    assert pressed() == ["true", "false"]
+    assert re.search(r"train/loss 1\.0589\d at step 155", run.locator(".readout").first.inner_text())
+    buttons[1].click()
+    until(page, lambda: pressed() == ["false", "true"])
+    box = run.locator(".u-over").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 30, steps=4)
+    page.mouse.up()
+    until(page, lambda: pressed() == ["false", "false"])
+    buttons[0].click()
+    until(page, lambda: pressed() == ["true", "false"])
+
+
+def test_a_line_of_source_scrolls_on_a_phone(browser, page_file):
+    """It does not wrap below its number."""
+    narrow = browser.new_page(viewport={"width": 390, "height": 800})
+    narrow.goto(page_file.as_uri())
+    heights = "pre => [...pre.querySelectorAll('.line')].map((line) => line.offsetHeight)"
+    lines = narrow.locator("section.culprit pre.log.source").first.evaluate(heights)
+    assert len(lines) > 1
+    assert max(lines) < 30
+    narrow.close()
+
+
 def test_a_link_opens_the_charts_of_a_run_at_a_step(page):
     """`report.html#run-5-step-231`: the middle of the charts is that step."""
     run = page.locator("details.run", has=page.locator("h2", has_text="gradient-spike")).last
@@ -235,6 +266,8 @@ def test_the_culprit_is_the_first_thing_of_its_run(page):
     assert section.locator(".lead + p").inner_text() == "train.py:33 · operator log, module frontend"
     assert "return torch.log(energy)" in section.locator(".source .at").inner_text()
     assert "energy = " in section.locator(".source").inner_text()
+    sure = "the cause is established: a rerun with it repaired does not fail. This is about the cause, not about"
+    assert sure in section.locator("h3").inner_text()
     row = page.locator("#runs tr", has=page.locator("a", has_text=NAN.name))
     assert "log(0) at train.py:33" in row.inner_text()
 
@@ -250,11 +283,15 @@ def test_the_answers_stand_below_the_line_at_fault(page):
     assert "3. inferred" in proof.locator(".surely abbr").get_attribute("title")
     assert "The others: 2. seen in a rerun" in proof.inner_text()  # a phone shows no title
     eps = proof.locator(".fixes tr", has_text="eps").inner_text()
-    assert "input kept at least 1e-06; its loss is then 1.392, after 1.059 in the step before" in eps
+    assert "input kept at least 1e-06; the loss is then 1.392, after 1.059 in the step before" in eps
     assert "cures: with this change alone, loss, gradients and parameters are finite" in proof.inner_text()
     numbers = proof.locator("details")
     assert not numbers.locator("li").first.is_visible()
-    assert "good, it follows the log. 7 of 17 logged values reproduced" in numbers.text_content()
+    assert numbers.text_content().count("7 of 17 logged values reproduced") == 1
+    assert "output: shape [32, 16], dtype float32, finite min -14.7, finite max 0.57" in numbers.text_content()
+    assert "input 0: shape [32, 16], dtype float32, min 0, max 1.76" in numbers.text_content()
+    checkpoint = run.locator(".facts div", has_text="Last good checkpoint").inner_text()
+    assert checkpoint.endswith("step 139, weights finite")
 
 
 def test_a_row_leads_to_its_run_and_sorting_sorts_the_runs(page):
@@ -298,7 +335,7 @@ def test_charts_follow_the_width_of_the_window(page):
 
 
 def test_no_option_of_a_command_breaks_on_a_phone(browser, page_file):
-    """A command breaks at spaces and after slashes only: the pieces between them stand on one line."""
+    """A command breaks at spaces only: the words between them stand on one line."""
     narrow = browser.new_page(viewport={"width": 390, "height": 800})
     narrow.goto(page_file.as_uri())
     commands = narrow.locator("details[open] pre.command")

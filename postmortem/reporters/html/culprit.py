@@ -16,6 +16,7 @@ from postmortem.reporters.shared.culprit_words import (
     source_lines,
     statistics,
     suggested,
+    surely,
     tried,
     where,
 )
@@ -37,7 +38,8 @@ def culprit_html(run: RunReport) -> str:
         none = f"<p>The replay found no culprit: {escaped(c.how[-1] if c.how else c.cause)}</p>"
         return _section("Replay", none + _surely(c) + collapsed("How it was replayed", items("", _how(c))))
     if leads(run):
-        return _section("Culprit", _lead(c, run) + _source(c))
+        sure = f' <span class="dim">{escaped(surely(c))}</span>'
+        return _section(f"Culprit{sure}", _lead(c, run) + _source(c))
     return _section("A lead, not established: what failed in the replay", _lead(c, run) + _source(c) + proof_html(run))
 
 
@@ -63,7 +65,8 @@ def _section(title: str, body: str) -> str:
 
 
 def _how(c: Culprit) -> list[str]:
-    return [escaped(line) for line in c.how]
+    note = c.fidelity.note if c.fidelity is not None else None  # stands beside them
+    return [escaped(line) for line in c.how if line != note]
 
 
 def _lead(c: Culprit, run: RunReport) -> str:
@@ -125,7 +128,7 @@ def _surely(c: Culprit) -> str:
     if c.fidelity is not None:
         f = c.fidelity
         words = "yes (the numbers are in the fold below)" if f.ok else escaped(fidelity_words(f), 1500)
-        facts.append(("Does the replay follow the log?", words))
+        facts.append(("Do the replayed losses match the log?", words))
         facts += [("May differ because", escaped("; ".join(f.reasons), 1500))] if f.reasons else []
     cells = "".join(f"<div><dt>{name}</dt><dd>{words}</dd></div>" for name, words in facts)
     return f'<dl class="surely">{cells}</dl>' if facts else ""

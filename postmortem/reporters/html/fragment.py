@@ -63,6 +63,7 @@ STYLE = """
 .pm .facts{display:flex;flex-wrap:wrap;gap:.4rem 2.5rem;margin:1em 0}
 .pm .facts{padding:.5em .9em;border:1px solid #8885;border-radius:7px}.pm .facts div{min-width:6rem}
 .pm .facts dt{color:var(--soft,inherit);font-size:.85em}.pm .facts dd{margin:0;font-weight:600}
+.pm .facts dd .dim{font-weight:400;font-size:.85em}
 .pm .run{border-top:1px solid #8886;padding:.8em 0}.pm summary{cursor:pointer}.pm summary h2{display:inline}
 .pm ul{margin:.2em 0;padding-left:1.3em}.pm pre{margin:.2em 0;padding:.4em .6em;background:#8882;border-radius:6px}
 .pm h3 .dim{font-weight:400}.pm .whole{white-space:nowrap}.pm .added{color:#2a8a3e}.pm .removed{color:#d33}
@@ -75,10 +76,10 @@ STYLE = """
 .pm h4{font-size:.95em;margin:.8em 0 .2em}
 .pm .culprit h3{margin-top:.2em}.pm .culprit p{margin:.3em 0}.pm .lead{font-size:1.1em;font-weight:600}
 .pm .surely{margin:.6em 0}.pm .surely dt{color:var(--soft,inherit);font-size:.85em}.pm .surely dd{margin:0 0 .4em}
-.pm code span,.pm .command span{display:inline-block;max-width:100%;overflow-x:auto}
+.pm code span{display:inline-block;max-width:100%;overflow-x:auto}
+.pm pre.command{overflow-x:auto}.pm .command span{display:inline-block}
 .pm code span,.pm .command span,.pm .fixes td code{white-space:nowrap;vertical-align:bottom}
 .pm pre.source{white-space:pre;overflow-x:auto}.pm .source .line{width:max-content;min-width:100%}
-@media(max-width:40rem){.pm pre.source{white-space:pre-wrap}.pm .source .line{width:auto}}
 .pm abbr[title]{cursor:help;text-decoration:none;border-bottom:1px dotted}
 .pm ol{margin:.2em 0;padding-left:1.6em}.pm li{margin:.15em 0}
 .pm .log .line{display:block}.pm .log .at{background:#d1242f33}
@@ -238,11 +239,21 @@ def _facts(run: RunReport) -> str:
         step = "unknown" if story.last_good_step is None else f"step {story.last_good_step}"
         facts.append(("Last good step", step))
         path = escaped(story.last_good_checkpoint or "").replace("/", "/<wbr>")
-        saved = f"<code>{path}</code>" if path else no_checkpoint(run)
+        saved = f"<code>{path}</code>{_known_of(run, story.last_good_checkpoint)}" if path else no_checkpoint(run)
         facts.append(("Last good checkpoint", saved))
     facts.append(("End of the log", "no steps" if run.last_step is None else f"step {run.last_step}"))
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
     return f'<dl class="facts">{cells}</dl>'
+
+
+def _known_of(run: RunReport, path: str | None) -> str:
+    """Step of a checkpoint, and whether its weights are finite, as far as they are known."""
+    saved = next((c for c in run.checkpoints if c.path == path), None)
+    if saved is None:
+        return ""
+    known = [f"step {saved.step}"] if saved.step is not None else []
+    known += {True: ["weights finite"], False: ["weights not finite"], None: []}[saved.finite]
+    return f'<br><span class="dim">{", ".join(known)}</span>' if known else ""
 
 
 def _log_line(number: int, text: str, *, marked: bool) -> str:

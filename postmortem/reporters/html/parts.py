@@ -60,9 +60,10 @@ def explained_codes(body: str) -> str:
 
 
 def breakable(command: str) -> str:
-    """A command that a narrow window breaks at spaces, and in a path after its slashes, but not inside an option."""
-    words = (re.findall(r"[^/]*/|[^/]+", word) if "-" in word or "/" in word else word for word in command.split(" "))
-    return " ".join(escape(w) if isinstance(w, str) else "".join(f"<span>{escape(p)}</span>" for p in w) for w in words)
+    """A command that a narrow window breaks at spaces only, not inside an option or a path."""
+    return " ".join(
+        f"<span>{escape(word)}</span>" if "-" in word or "/" in word else escape(word) for word in command.split(" ")
+    )
 
 
 def items(title: str, entries: Sequence[str], *, ordered: bool = False) -> str:

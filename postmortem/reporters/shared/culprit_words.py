@@ -22,6 +22,11 @@ ESTABLISHED = {
     "inferred": "inferred from the reruns, not shown directly",
 }
 """How surely a culprit is known, the surest first."""
+_IN_SHORT = {
+    "cured": "established: a rerun with it repaired does not fail",
+    "observed": "seen failing in a rerun; that a repair helps was not shown",
+    "inferred": "inferred from reruns, not shown directly",
+}
 _RISES = ("divergence", "outlier-sample", "exploding-layer", "dead-layer", "learning-rate-zero")
 """Causes of steps that stay finite."""
 _AROUND = 2  # lines of source before and after the culprit's
@@ -36,6 +41,11 @@ def leads(run: RunReport) -> bool:
     """Whether a report of the run begins with its culprit: found by a replay that follows the log."""
     c = run.culprit
     return c is not None and found(c) and (c.fidelity is None or c.fidelity.ok)
+
+
+def surely(c: Culprit) -> str:
+    """How surely the cause is known, in a few words that stand beside the headline."""
+    return f"the cause is {_IN_SHORT[c.established]}. This is about the cause, not about how good a fix is"
 
 
 def where(c: Culprit) -> str:
@@ -123,12 +133,17 @@ def source_lines(c: Culprit) -> list[tuple[int, str]]:
 
 
 def statistics(tensor: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The tensors at the operator, each with its statistics; all other values are one entry."""
+    """The tensors at the operator, each with its statistics; all other values are one entry.
+
+    The range is that of the finite values, which is said where there are others.
+    """
     inputs = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())]
     other = {k: v for k, v in tensor.items() if k not in ("inputs", "output")}
     for name, stats in [*inputs, ("output", tensor.get("output")), ("values", other)]:
         if stats:
-            yield name, ", ".join(f"{k} {_value(v)}" for k, v in stats.items() if v is not None)
+            of = "finite " if stats.get("nan") or stats.get("inf") else ""
+            named = ((f"{of}{k}" if k in ("min", "max") else k, v) for k, v in stats.items())
+            yield name, ", ".join(f"{k} {_value(v)}" for k, v in named if v is not None)
 
 
 def _value(value: Any) -> str:

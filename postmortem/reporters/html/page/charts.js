@@ -47,6 +47,12 @@
     return { step: at, value: series.nonfinite.get(at) ?? series.values[low - 1] };
   }
 
+  // What a chart says that no pointer is on: NaN to the end of the log would tell nothing.
+  function lastFinite(series) {
+    const at = series.values.findLastIndex((v) => v !== null);
+    return at < 0 ? null : { step: series.steps[at], value: series.values[at] };
+  }
+
   const finiteValues = (list) => list.flatMap((s) => s.values.filter((v) => v !== null));
   function wideRange(list) {
     const values = finiteValues(list);
@@ -123,7 +129,7 @@
     const show = (index) => {
       const step = index === null ? null : data[0][index];
       const cells = list.map((s, i) => {
-        const at = step === null ? { step: s.steps.at(-1), value: s.nonfinite.get(s.steps.at(-1)) ?? s.values.at(-1) } : valueAt(s, step);
+        const at = step === null ? lastFinite(s) : valueAt(s, step);
         const dot = make("i"); dot.style.background = colorOf(s, i);
         return make("span", {}, dot, `${s.label} `, make("b", { textContent: at ? shown(at.value) : "–" }), at ? ` at step ${at.step}` : "");
       });
@@ -159,6 +165,7 @@
         hooks: {
           draw: [drawMarks(run, list, first)],
           setCursor: [(u) => show(u.cursor.idx ?? null)],
+          setScale: [(u, key) => { if (first && key === "x") run.zoomed(u.scales.x); }],
         },
       }, data, box);
       if (kept) plot.setScale("x", { min: kept[0], max: kept[1] });
@@ -223,16 +230,23 @@
     if (whole[0] === whole[1]) whole[1] += 1;
     const names = [...new Set(run.list.map((s) => s.panel))];
     const width = widthIn(holder), group = `charts-${holder.dataset.run}`;
+    const views = []; // buttons, each with the steps that it shows
+    run.zoomed = ({ min, max }) => views.forEach(([button, [from, to]]) => button.setAttribute("aria-pressed", min === from && max === to));
     const panels = names.map((name, i) =>
       panel(run, name, run.list.filter((s) => s.panel === name), width, group, i === 0, i === names.length - 1, whole));
     const zoom = (range) => panels.forEach((p) => p.plot.setScale("x", { min: range[0], max: range[1] }));
     const bar = make("div", { className: "bar" });
-    bar.append(make("button", { type: "button", textContent: "whole run", onclick: () => zoom(whole) }));
+    const view = (textContent, range) => {
+      const button = make("button", { type: "button", textContent, onclick: () => zoom(range) });
+      views.push([button, range]);
+      bar.append(button);
+    };
     const around = Math.max(3, Math.min(60, Math.round((whole[1] - whole[0]) / 12)));
-    holder.near = (step) => zoom([Math.max(whole[0], step - around), Math.min(Math.max(whole[1], step + 1), step + around)]);
-    if (run.onset !== null) {
-      bar.append(make("button", { type: "button", textContent: `around step ${run.onset}`, onclick: () => holder.near(run.onset) }));
-    }
+    const near = (step) => [Math.max(whole[0], step - around), Math.min(Math.max(whole[1], step + 1), step + around)];
+    holder.near = (step) => zoom(near(step));
+    view("whole run", whole);
+    if (run.onset !== null) view(`around step ${run.onset}`, near(run.onset));
+    run.zoomed(panels[0].plot.scales.x);
     bar.append(make("span", { className: "hint", textContent: "drag to zoom, double-click for all, arrow keys for single steps" }));
     holder.replaceChildren(bar, legend(run), ...panels.flatMap((p) => p.nodes));
     new ResizeObserver(() => {
