@@ -149,7 +149,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
         (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
         ("accuracy", "a score that is to rise",
-         r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
+         r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*"
+         r"|(?<!kernel )(?<!feature )(?<!attention )[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
          r"|psnr|ssim|(?<!error )r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
          r"|(hr|[rp]\d?)@\d+|(txt|img|\w{1,4}2\w{1,4})[ /]r\d+"
          r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy"
@@ -164,6 +165,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("loss", "the formula of a loss, smooth L1", r"(^|[ /])smooth ?l1$"),
         ("loss", "a part of a loss as BasicSR names them: l_pix, l_g_percep",
          r"(^|/)l (g )?(pix\w*|percep\w*|style|total|charb\w*|edge|fft|ssim)$"),
+        ("loss", "what CycleGAN and pix2pix print of their losses; D_real may also be what a discriminator says",
+         r"(^|/)([dg] [ab]|(cycle|idt) [ab]|g (gan|l1|vgg|gan feat))$"),
         ("loss", "the total of an objective", r"(^|/)(obj|objective|costs?|criterion)/(total|sum|overall)$"),
         ("loss", "bits that the model needs", r"(^|[ /])(bpc|bpb|bpd|bits per (byte|char\w*|dim\w*|token|word))$"),
         ("val_loss", "the loss of the test set, as llm.c prints it", r"(^|/)tel$"),
@@ -178,6 +181,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
 _compiled = lru_cache(maxsize=None)(re.compile)
 """The patterns of the table are compiled when a name asks for them: most names are decided by one of the first."""
 
+_LONG_NUMBER = re.compile(r"\d{3,}")
+"""No pattern asks which digits these are: names that differ in nothing else are matched once."""
 _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
 
@@ -191,6 +196,10 @@ def plain_name(tag: str) -> str:
     return re.sub(r" ?/ ?", "/", re.sub(r"[\s_\-.:=]+", " ", name)).strip()
 
 
+def _zeros(match: re.Match[str]) -> str:
+    return "0" * len(match[0])
+
+
 @lru_cache(maxsize=65_536)
 def role_of(tag: str) -> str | None:
     """The role of a tag, or None if its name does not show it.
@@ -200,7 +209,11 @@ def role_of(tag: str) -> str | None:
     """
     if len(tag) > _LONGEST:
         return None
-    name = plain_name(tag)
+    return _role_of_name(_LONG_NUMBER.sub(_zeros, plain_name(tag)))
+
+
+@lru_cache(maxsize=65_536)
+def _role_of_name(name: str) -> str | None:
     role = next((rule.role for rule in _TABLE if _compiled(rule.pattern).search(name)), None)
     held_out = _SPLIT.search(name) is not None
     if role in ("loss", "accuracy"):

@@ -56,15 +56,18 @@ if TYPE_CHECKING:
 STYLE = """
 .pm{font:14px/1.45 system-ui,sans-serif;max-width:70rem;overflow-wrap:anywhere}
 .pm code,.pm pre,.pm .n{font-family:ui-monospace,monospace;font-size:.93em;overflow-wrap:anywhere;white-space:pre-wrap}
-.pm h1{font-size:1.3em}.pm h2{font-size:1.15em;margin:0}.pm h3{font-size:1em;margin:1em 0 .2em}
+.pm h1{font-size:1.3em}.pm h2{font-size:1.15em;margin:0}.pm h3{font-size:1em;margin:1.3em 0 .3em}
 .pm table{border-collapse:collapse;font:inherit}\
 .pm td,.pm th{text-align:left;vertical-align:top;padding:.2em .9em .2em 0;background:none}
 .pm tr{background:none}.pm .n{text-align:right}
-.pm .facts{display:flex;flex-wrap:wrap;gap:.4rem 2.5rem;margin:.8em 0}.pm .facts div{min-width:6rem}
+.pm .facts{display:flex;flex-wrap:wrap;gap:.4rem 2.5rem;margin:1em 0}
+.pm .facts{padding:.5em .9em;border:1px solid #8885;border-radius:7px}.pm .facts div{min-width:6rem}
 .pm .facts dt{color:var(--soft,inherit);font-size:.85em}.pm .facts dd{margin:0;font-weight:600}
 .pm .run{border-top:1px solid #8886;padding:.8em 0}.pm summary{cursor:pointer}.pm summary h2{display:inline}
-.pm ul{margin:.2em 0;padding-left:1.3em}.pm pre{margin:.2em 0;padding:.4em .6em;background:#8882;border-radius:4px}
-.pm .tag{border-radius:3px;padding:0 .45em;color:#fff;font-size:.85em;font-weight:600;white-space:nowrap}
+.pm ul{margin:.2em 0;padding-left:1.3em}.pm pre{margin:.2em 0;padding:.4em .6em;background:#8882;border-radius:6px}
+.pm h3 .dim{font-weight:400}.pm .whole{white-space:nowrap}.pm .added{color:#2a8a3e}.pm .removed{color:#d33}
+.pm .values td,.pm .fixes td{border-top:1px solid #8884}
+.pm .tag{border-radius:99px;padding:.05em .65em;color:#fff;font-size:.85em;font-weight:600;white-space:nowrap}
 .pm .failed,.pm .error{background:#d33}.pm .suspect,.pm .warning,.pm .finite{background:#a56a00}
 .pm .healthy{background:#2a8a3e}.pm .not-judged,.pm .info{background:#767676}
 .pm .cures{background:#2a8a3e}.pm .no{background:#767676}
@@ -140,7 +143,7 @@ def _group(group: Group, anchors: dict[int, str]) -> str:
         shown = [*links[:8], rest]
     cells = (
         verdict_tag(group.verdict),
-        f"<b>{escaped(group.cause)}</b>",
+        f"<b>{escaped(group.cause or 'nothing wrong found')}</b>",
         f"{len(links)}\N{MULTIPLICATION SIGN}",
         ", ".join(shown),
     )
@@ -301,7 +304,7 @@ def _code(finding: Finding) -> str:
 
 def _evidence(finding: Finding) -> str:
     text = json.dumps(json_value(finding.evidence), indent=1)  # control characters become escapes
-    return f"<pre>{escape(text[:20_000])}</pre>"
+    return f"<pre>{escape(text[:20_000], quote=False)}</pre>"
 
 
 def _finding(finding: Finding) -> str:

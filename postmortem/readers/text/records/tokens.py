@@ -90,6 +90,18 @@ def after_label(text: str, stop: int, label: str) -> re.Match[str] | None:
     return found if found and (found[2] or label[0] == "0") else None
 
 
+_RATE = re.compile(r"(?: ?(?P<per>(?:tok(?:en)?s?|samples?|im(?:g|age)s?|seqs?|steps?|it)/s(?:ec)?))(?![\w/])")
+
+
+def rate_of(match: re.Match[str], text: str) -> tuple[str, float, int] | None:
+    """The rate that the unit of a number names, its factor and where the unit ends: ``37.5k tok/s``, ``1250 img/s``."""
+    found = _RATE.match(text, match.end("number")) if match["number"] else None
+    if found is None and match["unit"] in SUFFIX:
+        found = _RATE.match(text, match.end())
+        return (found["per"], SUFFIX[match["unit"]], found.end()) if found else None
+    return (found["per"], 1.0, found.end()) if found else None
+
+
 _NEXT = re.compile(r"\s*+,|\s++[-+\d.]")
 _TO_BRACKET = re.compile(r"[^()\[\]]{0,1000}+[)\]]")
 _TIMES_SIGN = re.compile(r"(?: ?[x×] ?\d++)++")
