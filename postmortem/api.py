@@ -323,14 +323,18 @@ def rerun(
     fix: bool = True,
     sandbox: str = "auto",
     offline: bool = True,
+    fork: bool = True,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> ReplayResult:
     """Runs the training `command` of the run `target` again up to the failing step, and names the culprit.
 
     The files that the command writes do not reach the user's files (`sandbox`: "auto", "overlay", "landlock", "none").
-    `offline`: no network access. `progress` is called with (optimizer steps done, logged step or None).
+    `offline`: no network access. `fork`: whether copies of the command's processes may repeat the step; otherwise, as
+    on a GPU, the command is run a second time and repeats the step itself. `progress` is called with (optimizer steps
+    done, logged step or None).
     """
-    how: dict[str, Any] = {"step": step, "fix": fix, "sandbox": sandbox, "offline": offline, "progress": progress}
+    how: dict[str, Any] = {"step": step, "fix": fix, "sandbox": sandbox, "offline": offline, "fork": fork}
+    how["progress"] = progress
     from postmortem.attach import driver, recalled
 
     if is_capture(path := _path(target, "rerun", of_run=True)):

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,13 +25,16 @@ from postmortem.attach.captures import Captures
 from postmortem.attach.flags import Fault, Flags, Tick, gradients
 from postmortem.attach.jumps import Jump
 from postmortem.attach.levels.watch import Levels
+from postmortem.attach.measure.owned import Owned
 from postmortem.attach.measure.reductions import all_finite
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby import Standby
 from postmortem.attach.standby.alone import among_others
-from postmortem.attach.standby.loaders import Record
 from postmortem.core.culprit import Culprit
 from postmortem.replay.trace.user_code import owner_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SHARE = {"replay": 1.0, "run": 0.02}
 """What copies of the process may cost, as a share of the time of the ticks: a rerun is short, and every attempt that
@@ -48,7 +51,7 @@ class Report:
 
     def __init__(self, session: Path) -> None:
         self._session, self._folder, self._notes = session, session / "processes", session / "notes"
-        self._file: int | None = None
+        self._file: Owned | None = None
 
     def note(self, text: str) -> None:
         """What hinders us, in one line."""
@@ -62,12 +65,16 @@ class Report:
 
     def line(self, kind: str, **fields: Any) -> None:
         """Appends one object."""
-        if self._file is None:
+        new = self._file is None
+        fd = self._file.fd if self._file is not None else None
+        if fd is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self._folder / f"{os.getpid()}.jsonl", flags, 0o600)
+            fd = os.open(self._folder / f"{os.getpid()}.jsonl", flags, 0o600)
+            self._file = Owned(fd)
+        if new:
             self.line("start", pid=os.getpid(), rank=rank(), argv=sys.argv, started=time.time())
-        os.write(self._file, (json.dumps({"kind": kind, **fields}) + "\n").encode())
+        os.write(fd, (json.dumps({"kind": kind, **fields}) + "\n").encode())
 
 
 class Agent(Flags):
@@ -116,6 +123,10 @@ class Agent(Flags):
     def no_batch(self, loader: Any, index: int, error: Exception) -> None:
         """Recorded, for the copy."""
         self.standby.no_batch(loader, index, error)
+
+    def receive(self, way: int, source: Any, ask: Callable[[], Any]) -> Any:
+        """Recorded, for the copy."""
+        return self.standby.receive(way, source, ask)
 
     def loss(self, loss: torch.Tensor) -> None:
         """Recorded and read."""
@@ -247,7 +258,7 @@ class Agent(Flags):
             # its step depends on the other ranks, which the copy does not have
             self.report.line("unexamined", why="; ".join(found["how"]), again=True)
             return
-        _tell(self.report, answer)
+        tell(self.report, answer)
 
     def raised(self, error: BaseException) -> None:
         """An exception that nobody caught; a non-finite value may be the reason."""
@@ -264,7 +275,7 @@ class Agent(Flags):
         found = Culprit.from_json(answer["culprit"]) if answer is not None and "culprit" in answer else None
         if answer is not None and found is not None and found.phase != "none":
             self.report.line("fault", tick=tick.number, what="raised", losses=tick.losses, rank=rank())
-            _tell(self.report, answer)
+            tell(self.report, answer)
         self.report.line("raised", tick=tick.number, rank=rank(), time=time.time(), **described(error))
 
     def end(self) -> None:
@@ -295,39 +306,8 @@ class _Bystander(Observer):
         self._report.line("end", ticks=listener.ticks)
 
 
-class Armed(Observer):
-    """Traces the tick that is known to fail, in a process that cannot be forked; it ends with the answer."""
-
-    def __init__(self, session: Path, tick: int, kind: str) -> None:
-        self.session, self.fault, self.kind = session, tick, kind
-        self.report, self.record = Report(session), Record()
-
-    def in_fork(self) -> Observer:
-        """A new one, which counts from its own start."""
-        return Armed(self.session, self.fault, self.kind)
-
-    def batch(self, loader: Any, index: int, batch: Any) -> Any:
-        """Recorded."""
-        self.record.took(loader, index, batch)
-        return batch
-
-    def ready(self, optimizer: torch.optim.Optimizer) -> None:
-        """The first tick begins."""
-        if listener.ticks == self.fault == 0:
-            self._arm()
-
-    def tick(self, number: int) -> None:
-        """The next one begins."""
-        if number + 1 == self.fault:
-            self._arm()
-
-    def _arm(self) -> None:
-        from postmortem.attach.standby.armed import arm
-
-        arm(self.record, self.fault, self.kind, lambda answer: _tell(self.report, answer))
-
-
-def _tell(report: Report, answer: dict[str, Any]) -> None:
+def tell(report: Report, answer: dict[str, Any]) -> None:
+    """Tells the launcher what an investigation found, with what to do about it."""
     from postmortem.replay.advice import advised  # not at the top: most programs do not fail
 
     culprit = Culprit.from_json(answer["culprit"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from postmortem.attach.steps import Pass
+from postmortem.replay.roll.level import COURSE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +47,11 @@ class Process:
     def names_culprit(self) -> bool:
         """Something is at fault in this process."""
         return self.culprit is not None and self.culprit["culprit"].get("phase") != "none"
+
+    def course(self, tick: int) -> list[float]:
+        """The finite losses of the ticks before, of each that of its last backward pass."""
+        last = {p.tick: p.loss for p in self.passes if p.tick < tick}
+        return [loss for loss in last.values() if math.isfinite(loss)][-COURSE:]
 
     def take(self, line: dict[str, Any]) -> None:
         """One line of its file."""

@@ -23,6 +23,7 @@ from postmortem.attach.numbering import number_by_log
 from postmortem.attach.outcome import Outcome
 from postmortem.attach.shadow import followed
 from postmortem.attach.steps import matched
+from postmortem.attach.tracing_again import trace_again
 from postmortem.checkpoints.captures import note_step
 from postmortem.checkpoints.histories import note_log
 from postmortem.core.errors import ReplayError
@@ -104,7 +105,7 @@ def rerun(
         if not stopped and outcome.process is None:
             raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session)))
         if (process := outcome.process) is not None and process.again and process.culprit is None:
-            _trace_again(process, watching.answers, plan, start)
+            trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
         result = stagnation.explained(result, session) if "look" in plan else result
         if looked is not None:
@@ -143,36 +144,6 @@ def shut_in(
         with launched:
             raise ReplayError(launched.failed)
     return launched
-
-
-def _trace_again(
-    process: Process,
-    answers: Answers,
-    plan: dict[str, Any],
-    start: Callable[[dict[str, Any], Path], launch.Launched],
-) -> None:
-    """Runs the command again up to the fault of `process`, traced there; the culprit is noted with the rank that has
-    it."""
-    assert process.fault is not None
-    session = launch.new_session()
-    armed = {"tick": process.fault["tick"], "kind": process.fault["what"]}
-    second = Answers(session)
-
-    def named() -> bool:
-        second.poll()
-        return any(p.names_culprit for p in second.processes.values())
-
-    with start({**plan, "armed": armed}, session) as launched:
-        launched.wait(until=named)
-        (session / "done").touch()
-        second.poll()
-    launched.remove()
-    told = [p for p in second.processes.values() if p.culprit is not None]
-    found = next((p for p in told if p.names_culprit), told[0] if told else None)
-    if found is not None and found.culprit is not None:
-        rank = found.culprit.get("rank")
-        own = [p for p in answers.trainers if p.rank == rank]
-        (own[0] if own else process).culprit = found.culprit
 
 
 def denied(launched: launch.Launched, process: Process | None) -> None:

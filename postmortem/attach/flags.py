@@ -118,7 +118,8 @@ class Flags(Observer):
         optimizer = self._optimizer
         updated = [] if self._skipped else list(_parameters(optimizer))  # now: gradients may be set to None later
         self.budget.earn(self.laps.lap()[0])
-        due = self.budget.due()
+        # of gradients that come without a backward pass (torch.func) nothing else is seen
+        due = self.budget.due() or not (tick.losses or self._waiting or self._skipped)
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             with self.budget.spend():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 
@@ -31,6 +33,11 @@ class Observer:
 
     def no_batch(self, loader: Any, index: int, error: Exception) -> None:
         """It was asked, and raised: StopIteration at the end of an iteration, or what its data set raised."""
+
+    def receive(self, way: int, source: Any, ask: Callable[[], Any]) -> Any:
+        """The program waits for another thread or process: `ask` does that, see `boundaries.channels`. What is returned
+        or raised takes the place of what it gives. Called in any thread."""
+        return ask()
 
     def forward(self, root: torch.nn.Module, name: str) -> None:
         """A module is called that no other module calls. Only spoken while `boundaries.watch_roots` is on."""

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from postmortem.attach import boundaries
-from postmortem.attach.agent import Agent, Armed, Report
+from postmortem.attach.agent import Agent, Report
+from postmortem.attach.armed import Armed
 from postmortem.attach.layout import runs
 from postmortem.attach.layout.look import Look
 from postmortem.attach.recall import Recall
@@ -32,7 +33,7 @@ def attach(session: str) -> None:
         return
     armed = plan.get("armed")
     if armed is not None:
-        boundaries.install(Armed(folder, armed["tick"], armed["kind"]))
+        boundaries.install(Armed(folder, armed))
     else:
         boundaries.install(Recall(folder, plan) if "recall" in plan else Agent(folder, plan))
     if look is not None:

@@ -52,8 +52,15 @@ if TYPE_CHECKING:
 @click.option(
     "--network/--no-network", default=False, help="Allow COMMAND to use the network.  [default: --no-network]"
 )
+@click.option(
+    "--fork/--no-fork",
+    default=True,
+    help="Repeat the step in forked copies of COMMAND's process, or, as on a GPU, in a second run.  [default: --fork]",
+)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
-def replay(target: Path, command: tuple[str, ...], sandbox: str, network: bool, format_: str, **options: Any) -> int:
+def replay(
+    target: Path, command: tuple[str, ...], sandbox: str, network: bool, fork: bool, format_: str, **options: Any
+) -> int:
     """Rerun the step at which a run failed and name the cause.
 
     COMMAND is the training command as you type it, resuming from a checkpoint before the failing step:
@@ -85,7 +92,8 @@ def replay(target: Path, command: tuple[str, ...], sandbox: str, network: bool, 
         from postmortem.attach.outcome import NothingSeen  # not at the top: --help loads no pandas
 
         try:
-            result = api.rerun(target, command, sandbox=sandbox, offline=not network, progress=_ticks(), **options)
+            options |= {"sandbox": sandbox, "offline": not network, "fork": fork, "progress": _ticks()}
+            result = api.rerun(target, command, **options)
         except NothingSeen as error:
             if format_ == "json":
                 echo_json(error.result.as_json())

@@ -48,5 +48,5 @@ class Reading:
     machine: MachineLog | None = None
     """What a monitor logged of the machine, beside the training."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", "snapshot", and "plan" for
-    `core.training_length`."""
+    """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", "snapshot", "plan" for
+    `core.training_length`, and "listed by", the column that names the rows of a table of results."""

@@ -149,7 +149,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
         (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
         ("accuracy", "a score that is to rise",
-         r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
+         r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*"
+         r"|(?<!kernel )(?<!feature )(?<!attention )[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
          r"|psnr|ssim|(?<!error )r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
          r"|(hr|[rp]\d?)@\d+|(txt|img|\w{1,4}2\w{1,4})[ /]r\d+"
          r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy"
@@ -164,6 +165,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("loss", "the formula of a loss, smooth L1", r"(^|[ /])smooth ?l1$"),
         ("loss", "a part of a loss as BasicSR names them: l_pix, l_g_percep",
          r"(^|/)l (g )?(pix\w*|percep\w*|style|total|charb\w*|edge|fft|ssim)$"),
+        ("loss", "what CycleGAN and pix2pix print of their losses; D_real may also be what a discriminator says",
+         r"(^|/)([dg] [ab]|(cycle|idt) [ab]|g (gan|l1|vgg|gan feat))$"),
         ("loss", "the total of an objective", r"(^|/)(obj|objective|costs?|criterion)/(total|sum|overall)$"),
         ("loss", "bits that the model needs", r"(^|[ /])(bpc|bpb|bpd|bits per (byte|char\w*|dim\w*|token|word))$"),
         ("val_loss", "the loss of the test set, as llm.c prints it", r"(^|/)tel$"),

@@ -56,7 +56,8 @@ class Divergence(BaseDetector):
     Severity: info if a schedule that is logged (the weight of a loss term, a task, a difficulty) changes while the loss
     rises, at the same pace, or the log announces a new phase in words where it begins to rise, and the loss stays below
     three times its first level (with unfrozen layers or averaged weights, if at most half of what was learned is lost).
-    No change excuses a classifier that guesses from then on.
+    No change excuses a classifier that guesses from then on. Warning if another loss of the same rows is its mirror
+    image: it falls by as much as this one rises, so this may be a likelihood that is to rise.
 
     Known false positives: the losses of adversarial training and reinforcement learning drift; runs with several
     competing losses or a reward are reported only if the loss grows by a multiple, unless every score or reward stays
@@ -143,13 +144,18 @@ class Divergence(BaseDetector):
         low = around + _nearest(x[around : max(best, at - 1) + 1], level)
         last = max(3, n // 12)
         high = n - last + _nearest(x[-last:], end)
+        mirrored = None if change else _mirrored(view, series)
         return self.found(
             series,
             at,
             f"{series.tag} rises from its level of {number(series.value[low])} at step {series.step[low]} to "
             f"{number(series.value[high])} at step {series.step[high]}, "
-            f"from step {series.step[at]} on, and does not recover" + (f", as {change}" if change else ""),
-            severity="info" if change else None,
+            f"from step {series.step[at]} on, and does not recover"
+            + (f", as {change}" if change else "")
+            + (
+                f"; {mirrored} falls by as much, so one of them may be printed with the sign turned" if mirrored else ""
+            ),
+            severity="info" if change else "warning" if mirrored else None,
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
         )
@@ -221,3 +227,16 @@ def _climbs_steadily(x: NDArray[np.float64]) -> bool:
     """
     climb = np.diff(x[int(np.argmin(x)) :])
     return len(climb) >= 5 and bool((climb > 0).all())
+
+
+def _mirrored(view: View, series: Series) -> str | None:
+    """Another loss that falls by about as much as this one rises, from row to row; None if there is none."""
+    for raw in view.of("loss"):
+        other = raw.finite
+        if other.tag == series.tag or len(other) != len(series) or (other.step != series.step).any():
+            continue
+        a, b = series.value, other.value
+        alike = min(np.ptp(a), np.ptp(b)) > 0.75 * max(np.ptp(a), np.ptp(b))
+        if alike and float(np.corrcoef(a, b)[0, 1]) < -0.98:
+            return other.tag
+    return None

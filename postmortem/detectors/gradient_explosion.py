@@ -36,7 +36,8 @@ class GradientExplosion(BaseDetector):
     What to try: clip the gradient norm, lower the learning rate, use a longer warm-up, normalise activations.
 
     Severity: info if a logged schedule changes at that step, or a log message announces a new phase or unfrozen layers
-    there, and the loss is no higher afterwards.
+    there, and the loss is no higher afterwards. Warning if the loss is no higher and the norm only rises back to
+    where it began.
 
     Known false positives: norms that start very small (zero-initialised output layers) and grow to their normal size
     early in the run. That part is ignored, and so is a new phase in which the learning rate was set again.
@@ -74,12 +75,14 @@ class GradientExplosion(BaseDetector):
             step = int(series.step[at])
             if new_phase(view, step):
                 continue
-            change = change_at(view, series, step, costs="half") if no_worse(view, step) else None
+            calm = no_worse(view, step)
+            change = change_at(view, series, step, costs="half") if calm else None
+            back = end <= float(x[:guard].max()) and no_worse(view, step, slack=3.0)
             yield self.found(
                 series,
                 at,
                 f"{series.tag} rises from {number(np.exp(held))} to {number(np.exp(end))} and stays high, "
                 f"from step {step} on" + (f", as {change}" if change else ""),
-                severity="info" if change else None,
+                severity="info" if change else "warning" if back else None,
                 evidence={"before": np.exp(held), "end": np.exp(end), "ratio": np.exp(min(end - held, 700))},
             )

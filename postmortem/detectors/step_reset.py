@@ -158,6 +158,27 @@ def _repeats(view: View, restart: Restart) -> bool:
     return compared > 0 and same >= 0.95 * compared
 
 
+def _written_twice(view: View, restart: Restart) -> bool:
+    """Whether the steps go back by a row or two in a log whose rows are written twice, with the same losses.
+
+    Two processes of one training that both write it, one a little later, look like that.
+    """
+    loss = view.main("loss")
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    if loss is None or stream is None or loss.tag not in stream.points.tags:
+        return False
+    points = stream.points
+    rows = np.flatnonzero(points.code == points.tags.index(loss.tag))
+    steps, count = np.unique(points.take("step", rows), return_counts=True)
+    if len(steps) < _FEW or restart.before - restart.after > 3 * np.median(np.diff(steps)):
+        return False
+    order = np.argsort(points.take("step", rows), kind="stable")
+    value, twice = points.value[rows][order], np.flatnonzero(count > 1)
+    starts = np.cumsum(count) - count
+    same = np.abs(value[starts[twice] + 1] - value[starts[twice]]) <= 0.02 * np.abs(value[starts[twice]])
+    return len(twice) >= 0.5 * len(steps) and bool(same.mean() > 0.9)
+
+
 def _is_round(n: int) -> bool:
     """Whether a number has no more than two digits that are not zero, and is a multiple of ten."""
     return n > 0 and n % 10 ** max(1, len(str(n)) - 2) == 0
@@ -189,7 +210,8 @@ class StepReset(BaseDetector):
     a training (loss, learning rate, gradient norm) is logged after it, which is an evaluation of saved checkpoints; and
     if the counter starts over after an exception and the run completed or came farther than before; and if the
     scheduler preempted the job and it resumed; and if the steps that were logged again gave the same losses and
-    gradient norms as the first time; and if nothing is logged by which a training is known.
+    gradient norms as the first time; and if they go back by a row or two in a log of which most rows were written
+    twice, with the same loss; and if nothing is logged by which a training is known.
 
     Known false positives: two phases or folds in one log, each counted from zero, that nothing announces.
     """
@@ -222,15 +244,19 @@ class StepReset(BaseDetector):
             failed = _failed_before(view, restart.before)
             if failed:
                 how += f", after the program failed: {failed}"
-            anew = onset is None and failed is None and _begins_anew(view, restart)
+            calm = onset is None and failed is None
+            anew = calm and _begins_anew(view, restart)
             if anew:
                 how = "the one before was complete: a new training or phase begins"
-            phase = _announcement(view, restart) if onset is None and failed is None else None
-            date = _dated(view, restart) if onset is None and failed is None else None
+            phase = _announcement(view, restart) if calm else None
+            date = _dated(view, restart) if calm else None
             preempted = onset is None and not starts_over and _preempted(view, restart)
             repeats = onset is None and not again and _repeats(view, restart)
+            twice = calm and not again and _written_twice(view, restart)
             if again:
                 how = again
+            elif twice:
+                how = "the rows are written twice, likely by two processes of one training"
             elif preempted:
                 how += ", as the job was preempted and resumed"
             elif repeats:
@@ -245,13 +271,8 @@ class StepReset(BaseDetector):
                 how = "no loss is logged from there on, so it is likely an evaluation of saved checkpoints"
             farther = view.run.ended == "completed" or (view.last_step or 0) > restart.before
             overcome = starts_over and failed is not None and onset is None and farther
-            explained = (
-                bool(again or preempted or repeats or phase or date)
-                or anew
-                or overcome
-                or not trains
-                or id(restart) in evaluations
-            )
+            known = (again, twice, preempted, repeats, phase, date, anew, overcome)
+            explained = any(known) or not trains or id(restart) in evaluations
             yield Finding(
                 code=self.code,
                 name=self.name,

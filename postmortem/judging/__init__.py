@@ -165,8 +165,12 @@ def _reads_checkpoints(detector: Detector) -> bool:
 def _detect(view: View, detectors: Iterable[Detector]) -> dict[str, _Answer]:
     """The answer of each detector, by its code."""
     answers = {}
+    listed = _listed_by(view.run)
     for detector in detectors:
         code = detector.code
+        if listed and not code.startswith("DAT"):
+            answers[code] = _Answer(code, why_not=f"a list of results: column {listed!r} names each row")
+            continue
         try:
             found = tuple(qualified(_well_formed(f), view.run) for f in detector.detect(view))
             answers[code] = _Answer(code, found)
@@ -177,6 +181,15 @@ def _detect(view: View, detectors: Iterable[Detector]) -> dict[str, _Answer]:
             problem = Problem(path=str(view.run.path), what=f"{code}: {fault}", lost="the findings of this detector")
             answers[code] = _Answer(code, why_not=fault, problem=problem)
     return answers
+
+
+def _listed_by(run: Run) -> str:
+    """The column that names the rows of a table of results, if the run is nothing else; else "".
+
+    Such rows have no order: a value that rises from one to the next, or a NaN among them, is no event of a training.
+    """
+    listed = [str(r.facts.get("listed by", "")) for r in run.readings]
+    return listed[0] if listed and all(listed) else ""
 
 
 def _well_formed(finding: Finding) -> Finding:
@@ -206,11 +219,13 @@ def verdict_of(view: View, findings: Iterable[Finding], checked: Sequence[str]) 
     """By the most severe finding: an error is "failed", a warning "suspect".
 
     Without either, a run is "healthy" if some quantity was logged at two steps or more and something was `checked`,
-    else "not-judged".
+    else, and where it is a table of results, "not-judged".
     """
     severities = {f.severity for f in findings}
     if "error" in severities:
         return "failed"
     if "warning" in severities:
         return "suspect"
+    if _listed_by(view.run):
+        return "not-judged"
     return "healthy" if checked and any(len(s) and s.step[0] != s.step[-1] for s in view.series) else "not-judged"

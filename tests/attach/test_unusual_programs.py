@@ -72,6 +72,57 @@ PROGRAMS = {
                     print(error)
             open("trained", "w")
     """,
+    "is fed by a thread, and asks a process": """
+        import multiprocessing, queue, threading
+
+        def double(pipe):
+            while True:
+                pipe.send(2 * pipe.recv())
+
+        if __name__ == "__main__":
+            model = torch.nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(model.parameters(), 0.01)
+            ready = queue.Queue(2)
+            def feed():
+                for step in range(5):
+                    ready.put(data(step, step == 3))
+            threading.Thread(target=feed, daemon=True).start()
+            pipe, far = multiprocessing.Pipe()
+            multiprocessing.get_context("fork").Process(target=double, args=(far,), daemon=True).start()
+            for step in range(5):
+                x, share = ready.get()
+                pipe.send(step)
+                loss = ((model(x) - pipe.recv()) / share).square().mean()  # at fault
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    """,
+    "closes what is open, and has gradients without a backward pass": """
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        os.closerange(3, 256)
+        log = open("log.txt", "w")
+        for step in range(5):
+            x, share = data(step, step == 3)
+            loss = ((model(x) - 1) / share).square().mean()  # at fault
+            for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+                p.grad = g
+            optimizer.step()
+            print(step, file=log, flush=True)
+    """,
+    "leaves by an excepthook of its own": """
+        import sys
+        sys.excepthook = lambda *error: os._exit(5)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for step in range(5):
+            x, share = data(step, step == 3)
+            loss = ((model(x) - 1) / share).square().mean()  # at fault
+            assert torch.isfinite(loss)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """,
     "inductor": """
         model = torch.nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -124,6 +175,8 @@ def test_the_line_is_named(folder: Path, postmortem, name: str) -> None:
     said = (code, answer["tick"], culprit["op"], culprit["line"], culprit["samples"])
     assert said == (1, tick, "div", line, [2]), culprit["how"]
     assert not (folder / "trained").exists()
+    if "closes" in name:
+        assert (folder / "log.txt").read_text() == "0\n1\n2\n"
 
 
 def test_a_program_without_an_optimizer(folder: Path, postmortem) -> None:

@@ -23,7 +23,8 @@ _LISTS = {
         MSE | train_mse | MSELoss | rmse | train_rmse | RMSE | mae | MAE | mean_squared_error |
         mean_absolute_error | smooth_l1_loss | huber | huber_loss | hinge_loss | kld_loss | recon_loss |
         reconstruction_loss | vae_loss | elbo_loss | neg_elbo | nelbo | g_loss | D_loss | G_loss | Loss_D |
-        Loss_G | lossD | lossG | errD | errG | loss_G_GAN | loss_idt_A | gen_loss | disc_loss | loss_disc |
+        Loss_G | D_A | G_B | cycle_A | idt_B | G_GAN | G_L1 | lossD | lossG | errD | errG |
+        loss_G_GAN | loss_idt_A | gen_loss | disc_loss | loss_disc |
         generator/loss | policy_loss | value_loss | losses/value_loss | train/policy_gradient_loss | critic_loss |
         actor_loss | qf1_loss | losses/qf_loss | info/learner/default_policy/learner_stats/total_loss | vf_loss |
         entropy_loss | box_loss | train/box_loss | cls_loss | dfl_loss | obj_loss | train/obj_loss | loss_cls |
@@ -139,6 +140,7 @@ _LISTS = {
         grad_clip | gradient_clip_val | clip_grad_norm | grad_norm_clip | grad_norm_threshold | grad_clip_norm |
         grad_norm_clipped | clipped_grad_norm | grad_norm_weight | grad_norm_coef | param_norm | weight_norm |
         update_norm | weights/total_norm | param/total_norm | params_global_norm | embedding/global_norm |
+        d_kernel_map | feature_map |
         latent_norm | feature_norm | norm | layer_norm | batch_norm | grad_accum | grad_acc_steps |
         gradient_accumulation_steps | acc_steps | accumulate | lr_decay | lr_gamma | lr_warmup | lr_factor |
         lr_mult | lr_patience | lr_schedule | lr_steps | memory_size | memory_capacity | memory_bank |

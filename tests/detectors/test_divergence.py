@@ -10,7 +10,7 @@ import pytest
 
 import postmortem
 from postmortem.detectors.divergence import Divergence
-from tests.detectors.cases import fires, quiet, scale, spoiled
+from tests.detectors.cases import fires, noise, quiet, scale, spoiled
 
 
 @fires(Divergence, step=None)
@@ -172,3 +172,13 @@ def test_advice_for_a_loss_without_a_lower_bound_asks_for_its_minimum(tmp_path: 
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
     assert not any("minimum" in step for step in run.diagnosis.next)
+
+
+def test_a_loss_that_is_the_mirror_image_of_another(view_of):
+    """A likelihood that is to rise, printed as the loss, beside its negative; without that it is a divergence."""
+    at = np.arange(60)
+    rises = 8 + 1.6 * at + np.log(noise(0.2, n=60))
+    for other, severity in ((2.5 - rises, "warning"), (3 * np.exp(-at / 20), "error")):
+        (found,) = Divergence().detect(view_of({"loss": rises, "loss_data": other}))
+        assert found.severity == severity
+        assert ("sign turned" in found.message) is (severity == "warning")

@@ -75,3 +75,18 @@ def test_a_script_that_could_requeue_explains_nothing(tmp_path):
     (tmp_path / "train.log").write_text("trap 'scontrol requeue $SLURM_JOB_ID' USR1\n" + rows)
     [run] = postmortem.scan(tmp_path).runs
     assert [f.name for f in run.findings] == ["silent-death"]
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"), [([], "after epoch 2 of 50"), (["  loss: 0.7 (step 40)"], "in epoch 3 of 50")]
+)
+def test_an_epoch_that_has_only_begun_is_not_done(tmp_path, tail, words):
+    """The heading of epoch 3 is printed, and little or nothing of it is logged."""
+    lines = []
+    for epoch in (1, 2):
+        lines += [f"Epoch {epoch}/50", *(f"  loss: {1 / (epoch + i / 9):.4f}, grad norm: 0.5" for i in range(8))]
+    (tmp_path / "train.log").write_text("\n".join([*lines, "Epoch 3/50", *tail]) + "\n")
+    (report,) = postmortem.scan(tmp_path / "train.log").runs
+    assert [f.message for f in report.findings if f.name == "silent-death"] == [
+        f"the log stops {words} without a reason"
+    ]

@@ -238,3 +238,22 @@ def test_passes_of_an_evaluation_are_no_restarts(tmp_path):
     ]
     _, found = _restarts(tmp_path, *one, *one)
     assert {f[0] for f in found} <= {"info"}
+
+
+@pytest.mark.parametrize(("second", "severity"), [(0.0, "info"), (0.4, "warning")])
+def test_rows_that_two_processes_write(tmp_path, second, severity):
+    """One writes each row some time after the other; with other losses they are two trainings."""
+    rows = [
+        [f'{{"current_steps": {i}, "loss": {2 - i / 900 + o:.4f}}}\n' for i in range(10, 901, 10)] for o in (0, second)
+    ]
+    lines = [rows[0][0], rows[1][0]]
+    for i in range(1, 90):
+        lines += [rows[0][i], rows[1][i]]
+    for i in (20, 40, 60):  # the second process falls three rows behind, and writes them at once
+        at = lines.index(rows[1][i])
+        late = [rows[1][i], rows[1][i + 1]]
+        lines = [line for line in lines if line not in late]
+        lines[at + 2 : at + 2] = late
+    (tmp_path / "trainer_log.jsonl").write_text("".join(lines))
+    (report,) = postmortem.scan(tmp_path / "trainer_log.jsonl").runs
+    assert {f.severity for f in report.findings if f.name == "step-reset"} == {severity}

@@ -367,3 +367,29 @@ def test_gyms_monitor(tmp_path: Path) -> None:
     assert run.roles == {"r": "reward", "l": None, "t": None}
     assert run.frame.value[run.frame.tag == "r"].tolist() == list(range(30))
     assert not CsvTable.claims(path, b"a,b,c\n1,2,3\n")
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "verdict"),
+    [
+        ("filename,dice,recall", "test_{i}.png,{v},{n}", "not-judged"),
+        ("date,model_type,score,params", "2026-03-01 12:00:0{i},mlp {i},{n},None", "not-judged"),
+        ("epoch,filename,dice", "{i},ckpt_{i}.pt,{v}", "healthy"),
+        ("time,dice,loss", "2026-03-01 12:00:0{i},{v},{v}", "healthy"),
+    ],
+)
+def test_a_table_of_results_is_not_judged_as_a_training(tmp_path: Path, header: str, cells: str, verdict: str) -> None:
+    """Its rows are things, not steps: the NaN of one model is no event of a training."""
+    rows = [cells.format(i=i, v=0.5 + i / 50, n="nan" if i == 4 else 0.5 + i / 90) for i in range(9)]
+    (tmp_path / "results.csv").write_text("\n".join([header, *rows]) + "\n")
+    (report,) = postmortem.scan(tmp_path / "results.csv").runs
+    assert report.verdict == verdict
+    assert not report.findings
+
+
+def test_cells_with_arrays_are_text(tmp_path: Path) -> None:
+    """What numpy prints of an array is no number that could not be read."""
+    rows = [f"{i},{0.1 * i},{0.2 * i if i % 2 else '[0.5 0.5 ... 0.5]'}" for i in range(9)]
+    (tmp_path / "m.csv").write_text("\n".join(["step,loss,k_score", *rows]) + "\n")
+    (report,) = postmortem.scan(tmp_path / "m.csv").runs
+    assert report.verdict == "healthy"

@@ -248,6 +248,7 @@ def test_the_answers_stand_below_the_line_at_fault(page):
     proof = run.locator("section.culprit").last
     assert "repaired in a rerun, the step no longer fails (grade 1 of 3, 1 is the surest)" in proof.inner_text()
     assert "3. inferred" in proof.locator(".surely abbr").get_attribute("title")
+    assert "The others: 2. seen in a rerun" in proof.inner_text()  # a phone shows no title
     eps = proof.locator(".fixes tr", has_text="eps").inner_text()
     assert "input kept at least 1e-06; its loss is then 1.392, after 1.059 in the step before" in eps
     assert "cures: with this change alone, loss, gradients and parameters are finite" in proof.inner_text()

@@ -36,7 +36,7 @@ class Listener:
         self.scaling: Any = None
         self.unscaled: dict[int, tuple[Any, Any]] = {}
         self.waited = 0.0
-        self.iterations = 0
+        self.iterations = self.processes = 0
         self._copies: int | None = None
 
     def ended(self, optimizer: torch.optim.Optimizer, *, skipped: bool) -> None:

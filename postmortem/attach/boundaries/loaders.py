@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
+from postmortem.attach.boundaries.channels import receiving
 from postmortem.attach.boundaries.current import listener
 
 _PLACE = "_postmortem_place"
@@ -32,7 +33,8 @@ def patch_loaders() -> None:
         setattr(self, _PLACE, (iteration, asked + 1))
         began = time.perf_counter()
         try:
-            batch = drawing(self)
+            with receiving():
+                batch = drawing(self)
         except Exception as error:
             listener.waited += time.perf_counter() - began
             listener.observer.no_batch(self, asked, error)

@@ -8,11 +8,12 @@ import itertools
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim import optimizer as optimizers
 
+from postmortem.attach.boundaries.channels import patch_channels
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.boundaries.loaders import patch_loaders
 from postmortem.attach.boundaries.readings import forget_readings, last_chance, patch_readings, settle
@@ -38,10 +39,16 @@ def install(observer: Observer) -> None:
     _patch_scaler()
     _patch_backward()
     patch_loaders()
+    patch_channels()
     _patch_endings()
     patch_readings()
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_in_forked_process)
+        os.register_at_fork(after_in_child=_in_forked_process, after_in_parent=_process_started)
+
+
+def _process_started() -> None:
+    if not listener.copying():
+        listener.processes += 1
 
 
 def _in_forked_process() -> None:
@@ -55,8 +62,9 @@ def _in_forked_process() -> None:
 
 
 def _patch_optimizers() -> None:
-    register_optimizer_step_pre_hook(_step_begins)
-    register_optimizer_step_post_hook(_step_ended)
+    optimizers.register_optimizer_step_pre_hook(_step_begins)
+    own = optimizers.register_optimizer_step_post_hook(_step_ended).id
+    optimizers.register_optimizer_step_pre_hook(functools.partial(_stay_last, own))
     base = torch.optim.Optimizer
     made, zeroed, loaded = base.__init__, base.zero_grad, base.load_state_dict
 
@@ -78,6 +86,14 @@ def _patch_optimizers() -> None:
         zeroed(self, *args, **kwargs)
 
     base.__init__, base.zero_grad, base.load_state_dict = __init__, zero_grad, load_state_dict  # type: ignore[method-assign]
+
+
+def _stay_last(own: int, *_: Any) -> None:
+    """What is armed or disarmed at the end of a step adds and removes hooks, while torch goes through them: only the
+    last one may do that."""
+    hooks: Any = optimizers._global_optimizer_post_hooks
+    if next(reversed(hooks)) != own:
+        hooks.move_to_end(own)
 
 
 def _step_begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
@@ -179,6 +195,33 @@ def _patch_backward() -> None:
             listener.nested -= 1
 
     torch.autograd.backward = backward
+    _patch_grad()
+
+
+def _patch_grad() -> None:
+    """`torch.autograd.grad` in the place of a backward pass: of parameters, once."""
+    engine = torch.autograd.grad
+
+    @functools.wraps(engine)
+    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        again = kwargs.get("create_graph") or kwargs.get("retain_graph")
+        wanted = inputs if isinstance(inputs, (list, tuple)) else ()
+        of_parameters = any(isinstance(t, torch.nn.Parameter) and t.is_leaf for t in wanted)
+        if listener.nested or again or args or not of_parameters:
+            return engine(outputs, inputs, *args, **kwargs)
+        listener.nested += 1
+        try:
+            losses = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
+            losses = [loss for loss in losses if isinstance(loss, torch.Tensor)]
+            settle(losses)
+            for loss in losses:
+                listener.observer.loss(loss)
+            listener.backwards += 1
+            return engine(outputs, inputs, **kwargs)
+        finally:
+            listener.nested -= 1
+
+    torch.autograd.grad = grad
 
 
 # ---- the end of the program
@@ -203,7 +246,12 @@ def _patch_endings() -> None:
         tell(args.exc_value)
         of_threads(args)
 
+    over: set[int] = set()
+
     def ended() -> None:
+        if os.getpid() in over:
+            return
+        over.add(os.getpid())
         tell(getattr(sys, "last_value", None))  # of a program with an excepthook of its own
         last_chance()
         listener.observer.end()
@@ -211,6 +259,20 @@ def _patch_endings() -> None:
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
     atexit.register(ended)
     _patch_processes(tell)
+    _patch_exit(ended)
+
+
+def _patch_exit(ended: Callable[[], None]) -> None:
+    """A program that trained may end without atexit, as by an excepthook of its own. Our own ends are told already."""
+    leaving = os._exit
+
+    @functools.wraps(leaving)
+    def _exit(status: int) -> NoReturn:
+        if listener.ticks and not sys._getframe(1).f_globals.get("__name__", "").startswith("postmortem."):
+            ended()
+        leaving(status)
+
+    os._exit = _exit
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -246,4 +308,11 @@ def _patch_processes(tell: Callable[[BaseException | None], None]) -> None:
             raise
         listener.observer.end()
 
-    BaseProcess.run = run  # type: ignore[method-assign]
+    starting = BaseProcess.start
+
+    @functools.wraps(starting)
+    def start(self: Any) -> None:
+        _process_started()  # also where it is spawned
+        starting(self)
+
+    BaseProcess.run, BaseProcess.start = run, start  # type: ignore[method-assign]

@@ -7,12 +7,15 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from postmortem.attach.measure.owned import Owned
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 _SECONDS = 2.0  # rows wait so long for a write, at most
 _WAITING = 1 << 16  # characters
+_APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Rows:
@@ -26,7 +29,8 @@ class Rows:
         self, folder: Path, rank: Callable[[], int | None], *, limit: int = 64 << 20, name: str = "history"
     ) -> None:
         self._folder, self._rank, self._limit, self._name = folder, rank, limit, name
-        self._file: int | None = None
+        self._file: Owned | None = None
+        self._path = folder
         self._lines: list[str] = []
         self._waiting = self._written = self._rows = 0
         self._since = time.monotonic()
@@ -55,13 +59,15 @@ class Rows:
             return
         data = "".join(self._lines).encode()
         self._lines, self._waiting = [], 0
-        if self._file is None:
-            self._file = self._open()
-        elif (size := os.fstat(self._file).st_size) < self._written:  # somebody cleared the history
+        fd = self._file.fd if self._file is not None else None
+        if fd is None:
+            fd = self._open() if self._file is None else os.open(self._path, _APPENDED, 0o666)
+            self._file = Owned(fd)
+        if (size := os.fstat(fd).st_size) < self._written:  # somebody cleared the history
             self._written, self._part, self._every = size, 1, 1
         if self._written + len(data) > self._limit:
             return
-        os.write(self._file, data)
+        os.write(fd, data)
         self._written += len(data)
         while self._written > self._limit * (1 - 0.5**self._part):
             self._part, self._every = self._part + 1, self._every * 4
@@ -70,14 +76,13 @@ class Rows:
         """A new file: another process of the same command may have trained before, or may do so now."""
         rank = self._rank()
         name = f"{self._name}.jsonl" if rank is None else f"{self._name}-rank{rank}.jsonl"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         for number in range(1, 100):
             folder = self._folder if number == 1 else self._folder / f"training-{number}"
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                file = os.open(folder / name, flags, 0o666)
+                file = os.open(folder / name, _APPENDED | os.O_EXCL, 0o666)
             except FileExistsError:
                 continue
-            self._folder = folder
+            self._folder, self._path = folder, folder / name
             return file
         raise FileExistsError(f"{self._folder}: a hundred trainings have a history there")

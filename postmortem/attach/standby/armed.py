@@ -1,15 +1,18 @@
 """Without a fork: the program is run again, traced in the tick that is known to fail, and names the culprit itself.
 
-For processes that cannot be forked, as those that use a GPU. Nothing is confirmed: the step is seen once. In a group,
-ranks that only receive the non-finite values of another one have no candidate.
+For processes that cannot be forked, as those that use a GPU. The step is then repeated in the process, see `repeats`.
+Where that is not possible, and for one rank of several, nothing is confirmed: the step is seen once. In a group, ranks
+that only receive the non-finite values of another one have no candidate.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from postmortem.attach.standby.alone import among_others
 from postmortem.attach.standby.attempt import Attempt
 from postmortem.attach.standby.plan import Plan
+from postmortem.attach.standby.repeats import Repeats
 from postmortem.attach.standby.scene import Scene
 from postmortem.core.culprit import Culprit
 from postmortem.core.errors import PostmortemError
@@ -22,8 +25,9 @@ from postmortem.replay.rerun.session import Failure, Luck, Rolled, Stage, Traced
 from postmortem.replay.trace.tracer import Tracer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from postmortem.attach.standby.course import Course
     from postmortem.attach.standby.loaders import Record
     from postmortem.attach.standby.plan import Reply
     from postmortem.replay.rerun.session import Outside
@@ -34,14 +38,15 @@ if TYPE_CHECKING:
 _WHY = "the process cannot be forked"
 
 
-def arm(record: Record, tick: int, kind: str, tell: Callable[[dict[str, Any]], None]) -> Attempt:
-    """Traces `tick`, which begins now. `tell` is called with the answer, as of `Standby.investigate`, and the process
-    ends. The events go to what is returned from here on."""
-    scene = Scene(record, tick, kind, {})
+def arm(record: Record, course: Course, order: Mapping[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+    """Traces the tick of `order`, which begins now. `tell` is called with the answer, as of `Standby.investigate`, and
+    the process ends. The events go to the attempt from here on."""
+    if not among_others():
+        Repeats(record, course, order, tell, answer).begin()
+        return
+    scene = Scene(record, order["tick"], order["kind"], {})
     plan = Plan(tracer=Tracer(), survey=True, once=True)
-    attempt = Attempt(scene, plan, lambda reply: tell(answer(scene, reply)))
-    attempt.begin(forked=False)
-    return attempt
+    Attempt(scene, plan, lambda reply: tell(answer(scene, reply))).begin(forked=False)
 
 
 def answer(scene: Scene, reply: Reply) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """An attempt: the program goes on in a forked child, from the fork to the end of the tick at fault.
 
 The child is an observer of the program. It ends by `os._exit` with its reply, so that nothing of the program's own
-(`finally`, `atexit`) runs after that.
+(`finally`, `atexit`) runs after that. `repeats` has another kind of attempt, after which the process goes on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections import Counter
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +20,7 @@ from postmortem.attach import boundaries
 from postmortem.attach.boundaries.current import before_scaling, listener
 from postmortem.attach.capture.state import randomness, settings
 from postmortem.attach.observer import Observer
-from postmortem.attach.standby import databases, files, loaders
+from postmortem.attach.standby import databases, files, loaders, others
 from postmortem.attach.standby.changes import Changes, notice_autocast, operator_by_operator
 from postmortem.attach.standby.entries import Substitutes, Survey
 from postmortem.attach.standby.plan import Plan, Reply, bits
@@ -31,8 +33,9 @@ from postmortem.replay.step.rng import Rng
 from postmortem.replay.trace.tensors import exact_bits, nonfinite_names, storage_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from postmortem.attach.standby.plan import Entry, Key
     from postmortem.attach.standby.scene import Scene
 
 
@@ -42,7 +45,7 @@ class Attempt(Observer):
     def __init__(self, scene: Scene, plan: Plan, answer: Callable[[Reply], None]) -> None:
         self.scene, self.plan, self.answer = scene, plan, answer
         self.reply = Reply()
-        self.armed = False
+        self.armed = self.over = False
         self.reached: Stage = "loss"
         self.given: Any = None
         """The batch of the tick as the program sees it."""
@@ -53,6 +56,9 @@ class Attempt(Observer):
         self._substitutes: Substitutes | None = None
         self._types: list[torch.dtype] = []
         self._before: Rng | None = None
+        self._contexts: list[Any] = []
+        self._fed = False  # other threads and processes are not there: what they gave is known
+        self._came: Counter[int] = Counter()
         self._bad: dict[str, tuple[torch.Tensor, int]] = {}
         """Non-finite gradients of the tick: name -> (parameter, source)."""
 
@@ -64,8 +70,10 @@ class Attempt(Observer):
         forked: the process has a parent, which goes on with its files and its workers.
         """
         boundaries.exchange(self)
+        self._fed = forked
         if forked:
             loaders.feed(self.scene.since)
+            others.fall_silent()
             files.keep_in_memory()
             databases.keep_in_memory()
             if "torch._dynamo" in sys.modules:
@@ -96,6 +104,27 @@ class Attempt(Observer):
             with _disable_current_modes():
                 self._fail(str(error))
 
+    def receive(self, way: int, source: Any, ask: Callable[[], Any]) -> Any:
+        """Gives what the program was given then; a future that this process has settled itself gives its own."""
+        if not self._fed:
+            return ask()
+        key = way, self._came[way]
+        self._came[way] += 1
+        if isinstance(source, Future) and source.done():
+            return ask()
+        with _disable_current_modes():
+            value = self._new[key] if key in self._new else self.scene.since.get(key, loaders.NoBatch(None))
+            if isinstance(value, loaders.NoBatch):
+                if value.error is None:
+                    self._fail("what another thread or process gave is not known, or cannot be handed to a copy")
+                    return None
+                raise value.error
+            if self.armed and self._survey is not None:
+                self._survey.add(key, value)
+            if self.armed and self.plan.tracer is not None:
+                self.plan.tracer.disown(tensors_in(value))
+        return value
+
     def tick(self, number: int) -> None:
         """The tick before the one at fault, or this one, has ended."""
         if not self.armed:
@@ -118,6 +147,7 @@ class Attempt(Observer):
             self.reply.held = [key for key, _ in self.scene.record.recent]
             if why := plan.begin(program):
                 self._fail(why)
+                return
         self._before = Rng.capture()
         if plan.unfused and (plan.modes or plan.tracer is not None):
             operator_by_operator(program)
@@ -129,12 +159,25 @@ class Attempt(Observer):
         contexts += self._replace()
         if plan.survey:
             self._survey = Survey()
-            for key, batch in self.scene.record.recent:
+            for key, batch in self._held():
                 self._survey.add(key, batch)
             contexts.append(self._survey)
         self.armed = True
-        for context in contexts:  # they stay: the process ends in them
+        for context in contexts:
             context.__enter__()
+            self._contexts.append(context)
+
+    def _held(self) -> Iterable[tuple[Key, Any]]:
+        """The batches that the program may have drawn ahead."""
+        return self.scene.record.recent
+
+    def leave(self) -> None:
+        """Leaves the contexts of the tick, and takes back what was changed for it; a forked child ends in them."""
+        while self._contexts:
+            self._contexts.pop().__exit__(None, None, None)
+        self._changes.undo()
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.set_stance("default")
 
     def _mask(self) -> None:
         program = self.scene.program
@@ -160,11 +203,7 @@ class Attempt(Observer):
         if o.dtype not in (None, "bf16"):
             self.given = tensor_map(self._changes.cast, self.given)
         if entered.entries:
-            values = tensors_in(self.given)
-            if len(values) != len(entered.entries):
-                self._fail("the data of the step cannot be replaced")
-            self._substitutes = Substitutes(entered.entries, values)
-            return [self._substitutes]
+            return self._substituted(entered.entries)
         for key, new in self.scene.by_key(self.given).items():
             self._new[key] = new
         for key, held in self.scene.record.recent:  # drawn ahead: the program holds it already
@@ -173,11 +212,20 @@ class Attempt(Observer):
         self.given = self.scene.structured({**self.scene.batches, **self._new})
         return []
 
+    def _substituted(self, entries: list[Entry]) -> list[Any]:
+        values = tensors_in(self.given)
+        if len(values) != len(entries):
+            self._fail("the data of the step cannot be replaced")
+            return []
+        self._substitutes = Substitutes(entries, values)
+        return [self._substitutes]
+
     def _overwritten(self, held: Any, new: Any) -> Any:
         """`held` itself, with the values of `new`."""
         old, values = tensors_in(held), tensors_in(new)
         if len(old) != len(values):
             self._fail("a batch that was drawn ahead cannot be replaced")
+            return held
         for t, value in zip(old, values, strict=True):
             if t is value:
                 continue
@@ -303,9 +351,12 @@ class Attempt(Observer):
 
     def _done(self, stage: Stage | None) -> None:
         plan, reply, program = self.plan, self.reply, self.scene.program
+        if self.over:
+            return
         reply.stage = stage
         if self._substitutes is not None and self._substitutes.missed:
             self._fail(self._substitutes.missed)
+            return
         if self._survey is not None:
             reply.entered = self._survey.found()
             if self.scene.entered is None and plan.once:
@@ -324,11 +375,14 @@ class Attempt(Observer):
         self._exit()
 
     def _fail(self, why: str) -> None:
+        if self.over:
+            return
         self.reply.failed = why
         self.reply.traced = None
         self._exit()
 
     def _exit(self) -> None:
+        self.over = True
         try:
             self.answer(self.reply)
         finally:

@@ -1,6 +1,6 @@
 """Changes an arbitrary program in forked children: its updates, its precision, where autocast applies.
 
-What is patched here stays patched: the child ends with its answer.
+What is patched here stays patched, as the child ends with its answer. A process that goes on calls `Changes.undo`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Changes:
     def __init__(self, overrides: Overrides, program: Program) -> None:
         self.overrides, self.program = overrides, program
         self._saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._entering, self._default = _AUTOCAST.__enter__, torch.get_default_dtype()
+        self._hook: Any = None
 
     def begin(self) -> list[AbstractContextManager[Any]]:
         """Changes the state at the beginning of the tick; returns the contexts that the tick is run in."""
@@ -48,7 +50,7 @@ class Changes:
         if o.dtype == "fp64":
             torch.set_default_dtype(torch.float64)
         hook: Any = functools.partial(_cast_inputs, dtype)
-        torch.nn.modules.module.register_module_forward_pre_hook(hook)
+        self._hook = torch.nn.modules.module.register_module_forward_pre_hook(hook)
         return [CastsFollow(dtype), NoiseStays()] if o.casts_follow else [NoiseStays()]
 
     def cast(self, t: torch.Tensor) -> torch.Tensor:
@@ -73,6 +75,13 @@ class Changes:
         for group, values in self._saved:
             group.update(values)
         self._saved.clear()
+
+    def undo(self) -> None:
+        """Everything is as before, but for the state of the program."""
+        _AUTOCAST.__enter__ = self._entering  # type: ignore[method-assign]
+        torch.set_default_dtype(self._default)
+        if self._hook is not None:
+            self._hook.remove()
 
 
 def _cast_inputs(dtype: torch.dtype, _: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

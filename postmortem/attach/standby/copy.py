@@ -12,7 +12,7 @@ from postmortem.attach.sandbox import descriptors, landlock, metadata
 from postmortem.attach.standby.alone import cut_off
 from postmortem.attach.standby.forks import end, fork, receive, send, settle_down
 from postmortem.attach.standby.plan import Plan, Reply
-from postmortem.attach.standby.scene import Scene
+from postmortem.attach.standby.scene import Repeatable, Scene
 from postmortem.attach.standby.shards import gathered
 
 if TYPE_CHECKING:
@@ -34,8 +34,11 @@ class Become(BaseException):
         self.attempt = attempt
 
 
-class Copy(Scene):
+class Copy(Repeatable):
     """The scene in the sleeping copy. seconds: an attempt may take so long. asked: how many were made."""
+
+    where = "repeated from a copy of the process"
+    device = "cpu"
 
     def __init__(
         self,

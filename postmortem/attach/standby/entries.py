@@ -44,6 +44,7 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Memory of what a module computed of data alone -> the entries that it was computed from."""
         self._read: dict[tuple[int, int], Entry] = {}
         self._batches: dict[Key, int] = {}
+        self._handles: list[Any] = []
         self._kept: list[torch.Tensor] = []  # so that no other tensor gets their memory
 
     def __enter__(self) -> Survey:
@@ -53,9 +54,16 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def leave(*_: Any) -> None:
             self._depth -= 1
 
-        module_hooks.register_module_forward_pre_hook(enter)
-        module_hooks.register_module_forward_hook(leave, always_call=True)
+        self._handles = [
+            module_hooks.register_module_forward_pre_hook(enter),
+            module_hooks.register_module_forward_hook(leave, always_call=True),
+        ]
         return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for handle in self._handles:
+            handle.remove()
 
     def add(self, key: Key, batch: Any) -> None:
         """A batch that a loader has given."""

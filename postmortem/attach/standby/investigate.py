@@ -1,4 +1,5 @@
-"""The work of a woken copy: repeats the step, records its inputs, and runs the stages of the diagnosis."""
+"""The work of a woken copy, or of a process that repeats the step itself: repeats it, records its inputs, and runs the
+stages of the diagnosis."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.attach.standby.jump import jumped
 from postmortem.attach.standby.keeping import keep
 from postmortem.attach.standby.plan import Plan, Reply
-from postmortem.attach.standby.session import ForkSession
+from postmortem.attach.standby.session import AttemptSession
 from postmortem.core.culprit import Culprit
 from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.investigation import Investigation
@@ -21,7 +22,8 @@ from postmortem.replay.trace.tracer import Tracer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from postmortem.attach.standby.copy import Copy
+    from postmortem.attach.standby.scene import Repeatable
+
 
 _EXPECTED = {
     "loss": ("loss",),
@@ -33,7 +35,7 @@ _EXPECTED = {
 """Kind of the fault -> where the repeated tick may first have non-finite values."""
 
 
-def investigate(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
+def investigate(copy: Repeatable, request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer, as plain JSON types: see `Standby.investigate`."""
     began = time.monotonic()
     with warnings.catch_warnings():
@@ -42,7 +44,7 @@ def investigate(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
     return {**answer, "attempts": copy.asked, "seconds": round(time.monotonic() - began, 3)}
 
 
-def _answer(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(copy: Repeatable, request: Mapping[str, Any]) -> dict[str, Any]:
     if request["kind"] == "requested":
         _look(copy)
         return {"repeated": False, "tick": copy.tick, "capture": keep(copy, request)}
@@ -58,7 +60,7 @@ def _answer(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
     kept = _kept(copy, request)
     if copy.kind == "jump":
         copy.failing_pass = sum(tick == copy.tick for tick, _ in request["losses"])
-        session = ForkSession(copy, looked.autocast)
+        session = AttemptSession(copy, looked.autocast)
         jump = jumped(copy, request["above"], request["course"], session, fixes=bool(request["fixes"]))
         return {"repeated": True, "tick": copy.tick, "culprit": jump.as_json(), **kept}
     case = _case(copy, request, again, looked)
@@ -75,7 +77,7 @@ def _answer(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _micro_batch(copy: Copy, rows: int, found: Culprit) -> int | None:
+def _micro_batch(copy: Repeatable, rows: int, found: Culprit) -> int | None:
     """The one whose loss is non-finite, else that of the samples at fault; None where these are in several, or none
     are known."""
     if copy.failing_pass is not None:
@@ -84,7 +86,7 @@ def _micro_batch(copy: Copy, rows: int, found: Culprit) -> int | None:
     return parts.pop() if len(parts) == 1 else None
 
 
-def _look(copy: Copy) -> Reply:
+def _look(copy: Repeatable) -> Reply:
     """A first look at what enters the tick."""
     looked = copy.ask(Plan(survey=True, tracer=Tracer(look=False)))
     if looked.entered is not None:
@@ -92,11 +94,11 @@ def _look(copy: Copy) -> Reply:
     return looked
 
 
-def _kept(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(copy: Repeatable, request: Mapping[str, Any]) -> dict[str, Any]:
     return {"capture": keep(copy, request)} if request.get("capture") else {}
 
 
-def _differs(copy: Copy, again: Reply, losses: list[tuple[int, str]]) -> str:
+def _differs(copy: Repeatable, again: Reply, losses: list[tuple[int, str]]) -> str:
     """Why the repeated tick is not the one that failed; empty if it is, bit for bit."""
     if again.failed:
         return f"the step could not be repeated: {again.failed}"
@@ -104,18 +106,20 @@ def _differs(copy: Copy, again: Reply, losses: list[tuple[int, str]]) -> str:
     if any(a != b for a, b in common) or len(again.losses) < len(losses):
         at = next((i for i, (a, b) in enumerate(common) if a != b), len(common))
         seen = f"after {at} equal losses" if at else "from its first loss on"
-        return f"repeated from a copy of the process, the program goes another way {seen}: nobody can be blamed"
+        return f"{copy.where}, the program goes another way {seen}: nobody can be blamed"
     if copy.kind == "jump":
         return ""
     if again.stage is None and again.raised is None:
-        return "repeated from a copy of the process, every loss, gradient and parameter is finite: a transient fault"
+        return f"{copy.where}, every loss, gradient and parameter is finite: a transient fault"
     if again.raised is None and again.stage not in _EXPECTED[copy.kind]:
-        return f"repeated from a copy of the process, the step fails in another way ({again.stage})"
+        return f"{copy.where}, the step fails in another way ({again.stage})"
     return ""
 
 
-def _case(copy: Copy, request: Mapping[str, Any], again: Reply, looked: Reply, *, times: int = 1) -> Investigation:
-    message = "repeated from a copy of the process, the step gives bitwise identical losses"
+def _case(
+    copy: Repeatable, request: Mapping[str, Any], again: Reply, looked: Reply, *, times: int = 1
+) -> Investigation:
+    message = f"{copy.where}, the step gives bitwise identical losses"
     failure = Failure(
         step=copy.tick,
         last=copy.tick,
@@ -126,5 +130,5 @@ def _case(copy: Copy, request: Mapping[str, Any], again: Reply, looked: Reply, *
         course=request["course"],
         again=Again(message, True, False),
     )
-    session = ForkSession(copy, looked.autocast)
+    session = AttemptSession(copy, looked.autocast)
     return Investigation(session, failure, fixes=bool(request["fixes"]), times=times)

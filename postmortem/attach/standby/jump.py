@@ -15,8 +15,8 @@ from postmortem.replay.step.overrides import Overrides
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from postmortem.attach.standby.copy import Copy
-    from postmortem.attach.standby.session import ForkSession
+    from postmortem.attach.standby.scene import Repeatable
+    from postmortem.attach.standby.session import AttemptSession
     from postmortem.replay.culprit.group_testing import Make
 
 _LEVEL = 25  # ticks before it that make the level
@@ -24,7 +24,7 @@ _BUDGET = 32.0  # attempts of the whole tick
 _SHOWN = 5
 
 
-def jumped(copy: Copy, above: float, course: Sequence[float], session: ForkSession, *, fixes: bool) -> Culprit:
+def jumped(copy: Repeatable, above: float, course: Sequence[float], session: AttemptSession, *, fixes: bool) -> Culprit:
     """What carries the loss of the tick above `above`. course: the losses of the ticks before it."""
     jump = _Jump(copy, above, session)
     usual = statistics.median(course[-_LEVEL:]) if course else math.nan
@@ -63,7 +63,7 @@ def jumped(copy: Copy, above: float, course: Sequence[float], session: ForkSessi
 
 
 class _Jump:
-    def __init__(self, copy: Copy, above: float, session: ForkSession) -> None:
+    def __init__(self, copy: Repeatable, above: float, session: AttemptSession) -> None:
         self.copy, self.above, self.session = copy, above, session
 
     def stays(self, make: Make) -> bool | None:

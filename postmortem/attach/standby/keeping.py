@@ -17,11 +17,11 @@ from postmortem.attach.standby.plan import Plan, Reply
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from postmortem.attach.standby.copy import Copy
     from postmortem.attach.standby.program import Program
+    from postmortem.attach.standby.scene import Repeatable
 
 
-def keep(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
+def keep(copy: Repeatable, request: Mapping[str, Any]) -> dict[str, Any]:
     """Writes the capture that ``request["capture"]`` asks for -> its path and size, or why there is none."""
     asked = request["capture"]
     began = time.monotonic()
@@ -48,7 +48,7 @@ class _Incomplete(Exception):
     """The state could not be stored; the message says why."""
 
 
-def _written(copy: Copy, request: Mapping[str, Any], draft: Draft) -> Path:
+def _written(copy: Repeatable, request: Mapping[str, Any], draft: Draft) -> Path:
     def state(program: Program) -> str:
         """In the child, when the step begins."""
         try:
@@ -78,7 +78,7 @@ def _written(copy: Copy, request: Mapping[str, Any], draft: Draft) -> Path:
     return draft.finish(f"{time.strftime('%Y%m%d-%H%M%S')}-tick{copy.tick}{rank}", head)
 
 
-def _batches(copy: Copy, reply: Reply) -> dict[str, Any]:
+def _batches(copy: Repeatable, reply: Reply) -> dict[str, Any]:
     """What enters the step. A batch is known by its place among those that are drawn: -1 is the last one before the
     step, 0 the first one in it."""
     places = {key: n - len(reply.held) for n, key in enumerate(reply.held)}

@@ -1,4 +1,5 @@
-"""The batches of the program's DataLoaders: recorded in the program, given to its forked copies.
+"""The batches of the program's DataLoaders, and what else other threads and processes give to it: recorded in the
+program, given to its forked copies.
 
 A copy must never read the queue of a worker: it shares it with the program. Loaders without workers are asked again in
 the copy, where their data sets and generators are in the state of the fork.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,24 +22,29 @@ from postmortem.attach.boundaries.loaders import iteration_of, last_asked
 from postmortem.replay.step.batches import tensor_map, tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from postmortem.attach.standby.plan import Key
 
 _WORKERS = dataloader._MultiProcessingDataLoaderIter
 _PART = 8  # of the memory that is there, batches may take one part
+_MOST = 100_000  # things that are kept
 _LEAST = 2  # batches that may have been drawn ahead
 
 
 @dataclass(frozen=True, slots=True)
 class NoBatch:
-    """What a loader raised: StopIteration at the end of an iteration. None: it cannot be handed to another process."""
+    """What was raised instead: StopIteration at the end of an iteration. None: what cannot be handed to another
+    process."""
 
     error: Exception | None
 
 
 class Record:
     """What was given, in the order in which it was asked for.
+
+    A batch has the key of `plan`; what was received by one of the `boundaries.channels` has the number of that, which
+    is negative, and its place in what came that way since the fork.
 
     recent: the last batches before the fork, as the program holds them; since: what was given later, a batch or a
     `NoBatch`, as it was then: the program may change a batch in place, and one that a worker made takes a descriptor
@@ -51,6 +57,7 @@ class Record:
         self.forked = self.full = False
         self.room = 0
         self._shared = _shared_memory() // _PART
+        self._came: Counter[int] = Counter()
 
     def took(self, iterator: Any, index: int, batch: Any) -> Key:
         """A batch was given, when the iterator was asked for the `index`-th time in its iteration."""
@@ -69,7 +76,7 @@ class Record:
         except Exception:  # noqa: BLE001 - a class of the user's may raise whatever it likes
             kept = NoBatch(None)
         self.since[key] = kept
-        if self.room < 0:
+        if self.room < 0 or len(self.since) > _MOST:
             self.forked, self.full, self.since = False, True, {}
 
     def _give_back(self) -> None:
@@ -84,6 +91,20 @@ class Record:
         if self.forked:
             self.since[iteration_of(iterator), index] = NoBatch(error)
 
+    def received(self, way: int, ask: Callable[[], Any]) -> Any:
+        """Asks another thread or process, and keeps what it gives."""
+        key = way, self._came[way]
+        self._came[way] += 1
+        try:
+            value = ask()
+        except Exception as error:
+            if self.forked:
+                self.since[key] = NoBatch(error)
+            raise
+        if self.forked:
+            self._keep(key, value)
+        return value
+
     def reach(self, passes: int) -> None:
         """Keeps as many batches as may have been drawn ahead for a tick with so many backward passes."""
         wanted = min(max(8, 2 * passes + 2), 128)
@@ -93,6 +114,7 @@ class Record:
     def fork(self) -> None:
         """A copy was forked: what is given from now on is unknown to it."""
         self.forked, self.full, self.since = True, False, {}
+        self._came.clear()
         self.room = _free_memory() // _PART
 
     def portable(self) -> dict[Key, Any]:

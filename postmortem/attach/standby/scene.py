@@ -1,8 +1,9 @@
-"""What is known of the program and of the tick at fault in the process that examines it."""
+"""What is known of the program and of the tick at fault in the process that examines it, and how it is asked."""
 
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from postmortem.attach.boundaries.current import listener
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from postmortem.attach.standby.loaders import Record
-    from postmortem.attach.standby.plan import Entered, Key
+    from postmortem.attach.standby.plan import Entered, Key, Plan, Reply
 
 
 class Scene:
@@ -76,3 +77,19 @@ class Scene:
         for keys, part in zip(groups, parts, strict=True):
             found.update(zip(keys, [part] if len(keys) == 1 else part, strict=True))
         return found
+
+
+class Repeatable(Scene, ABC):
+    """A scene where attempts at the step can be made.
+
+    where: how the step is repeated, in words. device: the type of the one that it runs on. asked: how many attempts
+    were made.
+    """
+
+    where: str
+    device: str
+    asked: int
+
+    @abstractmethod
+    def ask(self, plan: Plan) -> Reply:
+        """One attempt."""

@@ -1,4 +1,5 @@
-"""The session of a sleeping copy: each rerun is a child in which the user's program continues."""
+"""The session of a sleeping copy: each rerun is a child in which the user's program continues. Also that of a process
+that repeats the tick itself."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from contextlib import AbstractContextManager
 
-    from postmortem.attach.standby.copy import Copy
+    from postmortem.attach.standby.scene import Repeatable
     from postmortem.replay.rerun.session import Outside
     from postmortem.replay.step.errors import Site
     from postmortem.replay.step.precision import Precision
     from postmortem.replay.trace.tracer import Tracer
 
 
-class ForkSession:
-    """`Session` by children of `copy`. What enters the tick is known from a first look at it."""
+class AttemptSession:
+    """`Session` by attempts that `copy` makes. What enters the tick is known from a first look at it."""
 
-    def __init__(self, copy: Copy, autocast: str | None) -> None:
+    def __init__(self, copy: Repeatable, autocast: str | None) -> None:
         self.copy, self.step = copy, copy.tick
         self.batch: Any = copy.batch
         micro = max(1, copy.micro_batches)
@@ -36,7 +37,7 @@ class ForkSession:
         self.unfused = False
         self.autocast = autocast
         self.scaled = bool(copy.program.scalers)
-        self.device = "cpu"
+        self.device = copy.device
         self.once = False
         self.failure = ""
         self.raised: Site | None = None

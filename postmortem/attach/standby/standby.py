@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections import deque
 from contextlib import suppress
@@ -15,6 +16,7 @@ import torch
 from postmortem.attach import boundaries
 from postmortem.attach.boundaries.current import before_scaling, listener
 from postmortem.attach.measure.budget import Budget, Laps, clock, in_the_kernel
+from postmortem.attach.measure.owned import Owned
 from postmortem.attach.observer import Observer
 from postmortem.attach.sandbox import descriptors
 from postmortem.attach.standby.alone import among_others, can_be_alone
@@ -25,6 +27,8 @@ from postmortem.attach.standby.shards import gathered
 from postmortem.replay.roll.level import COURSE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from postmortem.attach.flags import Fault
     from postmortem.attach.standby.attempt import Attempt
 
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 _AMONG_OTHERS = 20.0
 """CPU seconds that copies of a rank may cost in addition to their share: each is good for one tick only, so that a
 short training is covered in every tick, and a long one in as many as the share allows."""
+_RENEWALS = 8
+"""Copies that are made in addition, because the program has started a process."""
 _FORKING = 30.0
 """Seconds within which a new copy says that it is there; it takes some milliseconds."""
 _READY = b"\n"  # from the copy: it shares nothing with the program any more
@@ -42,8 +48,8 @@ class _Sleeper:
     """A copy. forked: the tick at whose end it was forked; began: when, in monotonic seconds."""
 
     process: int
-    request: int
-    answer: int
+    request: Owned
+    answer: Owned
     forked: int
     began: float
 
@@ -62,12 +68,14 @@ class Standby(Observer):
         self._passes = self._ended = self._usual = 0  # backward passes: since the copy, to the last tick, of that tick
         self.course: deque[float] = deque(maxlen=COURSE)
         """The losses of the last ticks, of each that of its last backward pass; told by who watches the program."""
+        self._thread = 0  # the one that made the copy
         self._budget = Budget(share)
         self._laps = Laps(in_the_kernel)
         self._fresh = False
         self.burden = 0.0
         """CPU seconds that ticks took longer because of a copy."""
         self._compiled = compiled_frames()
+        self._started, self._renewals = listener.processes, _RENEWALS
         self.hindered = False
         """A copy could not be made, and none will be tried again."""
 
@@ -83,6 +91,15 @@ class Standby(Observer):
     def no_batch(self, loader: Any, index: int, error: Exception) -> None:
         """Records that it gives none: the end of an iteration."""
         self.record.refused(loader, index, error)
+
+    def receive(self, way: int, source: Any, ask: Callable[[], Any]) -> Any:
+        """Records what another thread or process gives to the one that trains."""
+        if self._copy is None or threading.get_ident() != self._thread:
+            return ask()
+        value = self.record.received(way, ask)
+        if self.record.full:
+            self.retire()
+        return value
 
     def loss(self, loss: torch.Tensor) -> None:
         """Records the loss, which an attempt has to repeat."""
@@ -126,8 +143,19 @@ class Standby(Observer):
         else:
             due = self._budget.due()
         self._fresh = False
-        # an older copy would have to compile again, which needs files
-        return due or compiled_frames() != self._compiled
+        # an older copy would have to compile again, which needs files, or to start a process again
+        return due or compiled_frames() != self._compiled or self._outdated() or self._lost()
+
+    def _lost(self) -> bool:
+        """The program has closed what was open: nobody can ask the copy any more."""
+        return self._copy is not None and self._copy.request.fd is None
+
+    def _outdated(self) -> bool:
+        """The program has started processes since the copy; one that does so in every tick is not copied as often."""
+        if listener.processes == self._started or not self._renewals:
+            return False
+        self._renewals -= 1
+        return True
 
     def take(self, tick: int) -> Attempt | None:
         """Forks a copy at the end of `tick`, in place of the one before. Returns None in the program.
@@ -141,6 +169,7 @@ class Standby(Observer):
         self.retire()
         self.record.reach(self._passes)
         self._passes = self._ended = 0
+        self._thread = threading.get_ident()
         gathered.begin()
         wake, request = os.pipe()
         answer, told = os.pipe()
@@ -158,8 +187,8 @@ class Standby(Observer):
         os.read(answer, len(_READY))
         self.record.fork()
         self._losses = []
-        self._compiled = compiled_frames()
-        self._copy = _Sleeper(process, request, answer, tick, began)
+        self._compiled, self._started = compiled_frames(), listener.processes
+        self._copy = _Sleeper(process, Owned(request), Owned(answer), tick, began)
         self._budget.spent += max(clock() - busy, 0.0)
         self._fresh = True
         self._laps.restart()
@@ -199,8 +228,8 @@ class Standby(Observer):
     def leave(self) -> None:
         """For a process that the program forked: the copy is that of the one before."""
         if self._copy is not None:
-            for fd in (self._copy.request, self._copy.answer):
-                os.close(fd)
+            self._copy.request.close()
+            self._copy.answer.close()
             self._copy = None
             gathered.end()
 
@@ -224,6 +253,10 @@ class Standby(Observer):
         copy = self._copy
         if copy is None or fault.tick <= copy.forked:
             return None
+        asking, answering = copy.request.fd, copy.answer.fd
+        if asking is None or answering is None:  # the program has closed what was open
+            self.retire()
+            return None
         request = {
             "tick": fault.tick,
             "kind": fault.kind,
@@ -238,8 +271,8 @@ class Standby(Observer):
             "above": above,
         }
         try:
-            send(copy.request, request, seconds)
-            answer: dict[str, Any] = receive(copy.answer, seconds)
+            send(asking, request, seconds)
+            answer: dict[str, Any] = receive(answering, seconds)
         except TimeoutError:
             answer = {"error": f"the investigation had not ended after {seconds:.0f} s", "tick": fault.tick}
         except (EOFError, BrokenPipeError):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.stats import noise
 from postmortem.core.training_length import training_length
 
 if TYPE_CHECKING:
@@ -36,14 +37,20 @@ def new_phase(view: View, step: int, ratio: float = 1.5) -> bool:
     return no_worse(view, step)
 
 
-def no_worse(view: View, step: int) -> bool:
-    """Whether the training loss in the second half of the rows from `step` on is at most what it was just before."""
+def no_worse(view: View, step: int, slack: float = 0.0) -> bool:
+    """Whether the training loss in the second half of the rows from `step` on is at most what it was just before.
+
+    `slack` allows a rise by so many times its noise.
+    """
     train = view.main("loss")
     if train is None:
         return False
     loss = train.finite
     before, after = loss.value[loss.step < step], loss.value[loss.step >= step]
-    return bool(len(before) > 2 and len(after) > 4 and np.median(after[-len(after) // 2 :]) <= np.median(before[-10:]))
+    if len(before) <= 2 or len(after) <= 4:
+        return False
+    most = np.median(before[-10:]) + (slack * noise(loss.value) if slack else 0.0)
+    return bool(np.median(after[-len(after) // 2 :]) <= most)
 
 
 def still_warms_up(view: View) -> bool:

@@ -33,6 +33,12 @@ _DIFFERENT = 3
 """Texts that differ in a column named like a metric, from which on they are no setting."""
 _WITH_UNITS = ("step_time", "data_time", "memory", "throughput")
 """Roles of what many programs write as text on purpose: 0:01:26, 8 days, 4.10 GB, 3.2 it/s."""
+_THING = re.compile(
+    r"(?:.*_)?(?:file_?names?|files?|paths?|images?|samples?|names?|ids?|models?|model_(?:type|name)|experiments?|methods?"
+    r"|cases?|subjects?|patients?|datasets?)"
+)
+"""Names of columns that say what a row is of."""
+_LIST, _SEVERAL = re.compile(r"(?s)\[.*\]"), re.compile(r"[^\[\s],? +[^\]\s]|,")
 _SHEET_ERROR = re.compile(r"#(?:REF!|DIV/0!|VALUE!|NAME\?|N/A|NUM!|NULL!)")
 _EARLIEST, _LATEST = 1e9, 5e9  # seconds: 2001 to 2128
 
@@ -109,6 +115,8 @@ class RowTable:
             n = numbers[self._codes[name]] if name in self._codes else 0
             role = role_of(name)
             metric = role is not None and (n > 0 or (len(texts.examples) == _DIFFERENT and role not in _WITH_UNITS))
+            if all(map(_LIST.fullmatch, texts.examples)) and any(_SEVERAL.search(text) for text in texts.examples):
+                continue  # lists, or what numpy prints of arrays
             if metric or n > texts.count or any(_SHEET_ERROR.match(text) for text in texts.examples):
                 found[name] = texts, n
         return found
@@ -117,6 +125,11 @@ class RowTable:
         """The other columns that hold text, and in how many cells."""
         unreadable = self.unreadable()
         return {name: texts.count for name, texts in self._texts.items() if name not in unreadable}
+
+    def of_things(self) -> str:
+        """The column that names what each row is of, a file or a model, if there is one; else ""."""
+        named = (n for n, t in self._texts.items() if t.count >= 0.5 * self.n and len(t.examples) == _DIFFERENT)
+        return next((name for name in named if _THING.fullmatch(plain(name))), "")
 
     def columns(self, *more: str) -> dict[str, NDArray[np.float64]]:
         """The columns that may hold step, epoch, time or rank, and the columns `more`: float64[n], NaN if absent."""
@@ -206,6 +219,8 @@ def finish(
         rows, have = ("row", "has") if n == 1 else ("rows", "have")
         what = f"{n} {rows} {have} no valid step in column {axis.name!r}; the first is row {axis.wrong[0] + 1}"
         reading.problems.append(Problem(path=reading.path, what=what, kept="all other rows", lost=f"{n} {rows}"))
+    if axis.name == "row" and (things := table.of_things()):
+        reading.facts["listed by"] = things
     if len(table):
         reading.notes.append(axis.note)
     known = wall_time[np.isfinite(wall_time)]

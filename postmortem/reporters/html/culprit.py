@@ -115,9 +115,13 @@ def _surely(c: Culprit) -> str:
     facts = []
     if found(c):
         grades = list(ESTABLISHED)
-        scale = "; ".join(f"{n}. {words}" for n, words in enumerate(ESTABLISHED.values(), 1))
-        of = f'<abbr title="{escaped(scale)}">grade {grades.index(c.established) + 1} of {len(grades)}</abbr>'
-        facts.append(("How sure this is", f"{escaped(ESTABLISHED[c.established])} ({of}, 1 is the surest)"))
+        scale = [f"{n}. {words}" for n, words in enumerate(ESTABLISHED.values(), 1)]
+        of = (
+            f'<abbr title="{escaped("; ".join(scale))}">grade {grades.index(c.established) + 1} of {len(grades)}</abbr>'
+        )
+        sure = f"{escaped(ESTABLISHED[c.established])} ({of}, 1 is the surest)"
+        others = "; ".join(grade for grade, name in zip(scale, grades, strict=True) if name != c.established)
+        facts.append(("How sure this is", f'{sure}<br><span class="dim">The others: {escaped(others)}</span>'))
     if c.fidelity is not None:
         f = c.fidelity
         words = "yes (the numbers are in the fold below)" if f.ok else escaped(fidelity_words(f), 1500)

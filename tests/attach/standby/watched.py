@@ -18,6 +18,7 @@ from postmortem.attach.flags import Fault, Flags, Tick
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby import Standby
 from postmortem.attach.standby.armed import arm
+from postmortem.attach.standby.course import Course
 from postmortem.attach.standby.loaders import Record
 
 
@@ -62,7 +63,8 @@ class Watch(Flags):
         boundaries.exchange(Observer())
         found = self.standby.investigate(fault)
         with open(self.answer, "w") as file:
-            json.dump({"tick": fault.tick, "kind": fault.kind, "found": found}, file)
+            order = {"losses": [value.hex() for value in tick.losses], "course": [], "fixes": True}
+            json.dump({"tick": fault.tick, "kind": fault.kind, "found": found, **order}, file)
         os._exit(3)
 
 
@@ -70,19 +72,23 @@ class Armed(Observer):
     """The second run: the tick that the first one told is traced."""
 
     def __init__(self, answer: str, first: dict[str, Any]) -> None:
-        self.answer, self.first, self.record = answer, first, Record()
+        self.answer, self.first, self.record, self.course = answer, first, Record(), Course()
+        self.order = {**first, "session": os.path.dirname(answer), "last": True}
 
     def batch(self, loader: Any, index: int, batch: Any) -> Any:
         self.record.took(loader, index, batch)
         return batch
 
+    def after_update(self, optimizer: Any, skipped: bool) -> None:
+        self.course.passed(optimizer)
+
     def ready(self, optimizer: Any) -> None:
         if boundaries.listener.ticks == self.first["tick"] == 0:
-            arm(self.record, 0, self.first["kind"], self.told)
+            arm(self.record, self.course, self.order, self.told)
 
     def tick(self, number: int) -> None:
         if number + 1 == self.first["tick"]:
-            arm(self.record, number + 1, self.first["kind"], self.told)
+            arm(self.record, self.course, self.order, self.told)
 
     def told(self, found: dict[str, Any]) -> None:
         with open(self.answer, "w") as file:

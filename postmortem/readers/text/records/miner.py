@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 
 from postmortem.core.roles import role_of
+from postmortem.readers.text.records.inert import INERT
 from postmortem.readers.text.records.names import Named, is_cell, is_label, letters, name_of
 from postmortem.readers.text.records.placing import (
     counted_by,
@@ -42,6 +43,7 @@ from postmortem.readers.text.records.tokens import (
     apart,
     end_of_several,
     number,
+    rate_of,
 )
 
 _CJK = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af\uff00-\uff60]")
@@ -53,19 +55,6 @@ _GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
 _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward")
-_INERT = re.compile(
-    r"\s*+(?:(?:\([\w.\-]{1,60}\) )?[\w.\-]{1,60}@[\w.\-]{1,80}:[~/][^\s#$]{0,200}[#$] "  # a shell prompt
-    r"|File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
-    r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning"
-    r"|\w+Thr(?:ead)?\w*:\d+ +\[\w+\.py:|(?:CPU|Run|Turnaround) time :\s{2}"  # W&B's own log, LSF's summary
-    r"|(?:Max|Average) (?:Memory|Swap|Processes|Threads) :\s{2}"
-    r"|[A-Za-z_]\w{0,60}=[^\s,=]{1,80},\s*+$|(?i:config(?:uration)?|arg(?:ument)?s|hyper-?param(?:eter)?s|hparams|settings|options|flags)\s*+:\s"
-    r"|(?:\w{1,40}(?: ?[:=] ?|\s))?\w{0,60}(?:Namespace|Args|Arguments|Config|Options|Settings)\(\w+=)"
-    r"|\s{2,}+(?:(?:return|raise|assert|yield|await|elif|del) \S"  # code, as tracebacks quote it
-    r"|(?:if|for|while|with) .*(?:: (?:return|raise|break|continue|pass)\b|:\s*+$)"
-    r"|[a-z_][\w.]*+(?:\[[^\]]{0,80}+\])?\((?=[^:]*[),(]\s*+$)"
-    r"|[\w.]++ ?[-+*/]?= ?(?:[a-zA-Z_][\w.]*+ ?[*+@/(]|[\d.e\-]++ ?[*@] ?[a-zA-Z_]))"
-)
 _REMARK = re.compile(r"\([-+]?[\d.]++[A-Za-zσ]{1,3}\)")
 """A remark in brackets after a value: ``loss 2.31 (+0.10z)|``."""
 _COUNTED = re.compile(r"(?i)(?:tokens|samples|sequences|seqs|images|imgs|examples|frames|sentences|words)(?: seen)?")
@@ -85,7 +74,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
     With `demand`, a row that looks like a sentence gives None. Dialects that know the row to be one of metrics pass
     False.
     """
-    if demand and _INERT.match(text):
+    if demand and INERT.match(text):
         return None
     return RowMiner(apart(text[:LONGEST_ROW]), start).mine(demand=demand)
 
@@ -204,7 +193,10 @@ class RowMiner:
             record.once = True
             record.values.append(Value(named.name, float(percent[1]) if percent else share))
         elif record.n is None and (named is None or _is_split(named)):
-            record.n, record.total = n, total = parts(match)
+            n, total = parts(match)
+            if total is not None and n > total:
+                return  # "77/72 = 1.07" is a quotient
+            record.n, record.total = n, total
             record.at["n"], record.at["total"] = match.span("a"), match.span("b")
             in_brackets = "[" in text[max(0, match.start() - 8) : match.start()]
             record.samples = percent is not None and (total or 0) > 5000 and in_brackets
@@ -223,7 +215,12 @@ class RowMiner:
         return followed or role_of(named.name) is None
 
     def _unnamed(self, match: re.Match[str], gap: str) -> None:
-        """A number without a name: a position at the start of a row, or nothing."""
+        """A number without a name: a position at the start of a row, a rate that its unit names, or nothing."""
+        if gap.strip() == "|" and self.record.values and (rate := rate_of(match, self.text)) is not None:
+            name, self.end = rate
+            self.record.values.append(Value(name, number(match["number"]), *match.span("number")))
+            self.covered += len(name)
+            return
         if end := place_before_word(self.record, match, self.text, gap):
             self.covered += len("epoch")
             self.end = end

@@ -90,6 +90,19 @@ def after_label(text: str, stop: int, label: str) -> re.Match[str] | None:
     return found if found and (found[2] or label[0] == "0") else None
 
 
+_RATE = re.compile(r"(?: ?(?P<per>(?:tok(?:en)?s?|samples?|im(?:g|age)s?|seqs?|steps?|it)/s(?:ec)?))(?![\w/])")
+
+
+def rate_of(match: re.Match[str], text: str) -> tuple[str, int] | None:
+    """The rate that the unit of a number names, and where the unit ends: ``1250 img/s``, ``37.5k tok/s``.
+
+    The name keeps the letter of the thousands: numbers stay as printed.
+    """
+    thousands = match["unit"] if match["unit"] in SUFFIX else ""
+    found = _RATE.match(text, match.end() if thousands else match.end("number")) if match["number"] else None
+    return (f"{thousands} {found['per']}".strip(), found.end()) if found else None
+
+
 _NEXT = re.compile(r"\s*+,|\s++[-+\d.]")
 _TO_BRACKET = re.compile(r"[^()\[\]]{0,1000}+[)\]]")
 _TIMES_SIGN = re.compile(r"(?: ?[x×] ?\d++)++")

@@ -113,7 +113,8 @@ def _by_rows(
         if epoch is None or not epochs:
             return {}
         whole = not (rows["flags"][training] & FRACTIONAL).any()
-        return {"unit": "epoch", "planned": int(epochs), "done": epoch - base + 1 if whole else epoch}
+        done = epoch - base + _share_of_last(rows, epochs_at) if whole else epoch
+        return {"unit": "epoch", "planned": int(epochs), "done": done}
     n, total = _position(rows, counted)
     starts_again = _starts_again(rows, step, counted)
     if epochs and epoch is not None and starts_again:
@@ -167,6 +168,20 @@ def _epochs_done(rows: StoredRows, epoch: NDArray[np.float64]) -> tuple[float | 
     known = rows["base"][rows["base"] >= 0]
     first = float(known[0]) if len(known) else min(float(np.floor(epoch.min())), 1.0)
     return float(epoch[-1]), first
+
+
+def _share_of_last(rows: StoredRows, epoch: NDArray[np.float64]) -> float:
+    """How much of the last epoch was logged, by its values: an epoch that has only begun is not done.
+
+    1 where an epoch has as many values as those before, or where too few show how many it should have.
+    """
+    known = np.flatnonzero(~np.isnan(epoch))
+    begins = known[np.concatenate(([0], np.flatnonzero(np.diff(epoch[known])) + 1))]
+    logged = np.add.reduceat(rows["count"].astype(np.int64), begins)
+    if len(logged) < 3:
+        return 1.0
+    usual = float(np.median(logged[:-1]))
+    return 1.0 if logged[-1] >= 0.6 * usual else float(logged[-1]) / usual
 
 
 def _last(column: NDArray[Any], where: NDArray[np.bool_]) -> int | None:

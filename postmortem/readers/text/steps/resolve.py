@@ -7,6 +7,7 @@ file at once, because one line cannot tell whether its counter starts again in e
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +58,10 @@ class Resolved:
     """How long the training was to be, and how far it came; see `announced_length.planned`."""
     ends: dict[int, int] = field(default_factory=dict)
     """The last step of each epoch that rows name beside their step."""
+
+
+_THING = re.compile(r"(?i)(?:^|[\W_])(?:class|category|label|fold|layer|cluster)(?:[\W_]?(?:id|idx|index))?$")
+"""What is numbered in a listing, not in the course of a training: ``class 12 iou: 0.5``."""
 
 
 class Axis(NamedTuple):
@@ -335,7 +340,12 @@ def _counter(draft: Draft) -> NDArray[np.int64] | None:
     for code in np.flatnonzero(leads & (count >= max(4, 0.9 * count.max()))).tolist():
         mine = np.flatnonzero(keep & (codes == code))
         v = draft.values[mine]
-        if role_of(draft.tags[code]) is not None or not np.isfinite(v).all() or (v != np.floor(v)).any():
+        if (
+            role_of(tag := draft.tags[code]) is not None
+            or _THING.search(tag)
+            or not np.isfinite(v).all()
+            or (v != np.floor(v)).any()
+        ):
             continue
         if (np.abs(v) < 2**53).all() and _counts(draft, mine):
             step = np.full(len(draft.rows), NO_STEP)

@@ -290,3 +290,41 @@ def test_a_name_and_a_number_that_fill_a_cell() -> None:
 )
 def test_the_summary_of_a_scheduler_and_the_log_of_a_logger_hold_no_metrics(row: str) -> None:
     assert mine(row) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "engine/trainer: task=detect, mode=train, model=m.pt, epochs=100, patience=50, batch=16, iou=0.7, lr0=0.01",
+        "semantic_segmentation INFO: Namespace(model='deeplab', workers=8, lr=0.02, local_rank=0, val_epoch=1)",
+    ],
+)
+def test_settings_behind_the_name_of_a_logger_are_no_metrics(row: str) -> None:
+    assert mine(row) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "rate"),
+    [
+        ("37.5k tok/s", ("k tok/s", 37.5)),
+        ("173580 tok/s", ("tok/s", 173580.0)),
+        ("1,250 imgs/sec", ("imgs/sec", 1250.0)),
+        ("2.1 it/s", ("it/s", 2.1)),
+        ("40k samples seen", None),
+        ("12.5", None),
+    ],
+)
+def test_a_rate_that_only_its_unit_names(cell: str, rate: tuple[str, float] | None) -> None:
+    record = mine(f"step 40 | loss 3.2 | {cell} | grad 0.8")
+    assert record is not None
+    assert [(v.tag, v.number) for v in record.values if v.tag not in ("loss", "grad")] == ([rate] if rate else [])
+
+
+def test_a_quotient_above_one_is_no_position() -> None:
+    """``77/72`` of a printed calculation: no training is at step 77 of 72."""
+    for row in ("* 77/72 is the sum", "77/72 loss 0.3"):
+        record = mine(row)
+        assert record is None or record.n is None
+    record = mine("72/77 loss 0.3")
+    assert record is not None
+    assert (record.n, record.total) == (72, 77)

@@ -253,3 +253,8 @@ def test_a_total_that_is_exceeded_a_little_stays_the_length_of_its_epoch(tmp_pat
     run = load(tmp_path, [f"epoch={e} i={i}/{totals[e]} loss={loss(40 * e + i)}" for e, i in places])
     assert steps(run, "loss") == [e * totals[e] + i for e, i in places]
     assert "assumed" not in notes(run)
+
+
+def test_the_number_of_a_class_is_no_step(tmp_path: Path) -> None:
+    """A listing of scores by class has no steps, however its numbers rise."""
+    assert load(tmp_path, [f"class {i} iou: {0.5 + i / 50:.2f}" for i in range(20)]).step_axis == "row"
