@@ -181,6 +181,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
 _compiled = lru_cache(maxsize=None)(re.compile)
 """The patterns of the table are compiled when a name asks for them: most names are decided by one of the first."""
 
+_LONG_NUMBER = re.compile(r"\d{3,}")
+"""No pattern asks which digits these are: names that differ in nothing else are matched once."""
 _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
 
@@ -194,6 +196,10 @@ def plain_name(tag: str) -> str:
     return re.sub(r" ?/ ?", "/", re.sub(r"[\s_\-.:=]+", " ", name)).strip()
 
 
+def _zeros(match: re.Match[str]) -> str:
+    return "0" * len(match[0])
+
+
 @lru_cache(maxsize=65_536)
 def role_of(tag: str) -> str | None:
     """The role of a tag, or None if its name does not show it.
@@ -203,7 +209,11 @@ def role_of(tag: str) -> str | None:
     """
     if len(tag) > _LONGEST:
         return None
-    name = plain_name(tag)
+    return _role_of_name(_LONG_NUMBER.sub(_zeros, plain_name(tag)))
+
+
+@lru_cache(maxsize=65_536)
+def _role_of_name(name: str) -> str | None:
     role = next((rule.role for rule in _TABLE if _compiled(rule.pattern).search(name)), None)
     held_out = _SPLIT.search(name) is not None
     if role in ("loss", "accuracy"):

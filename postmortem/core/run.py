@@ -7,7 +7,7 @@ pandas.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -197,11 +197,11 @@ class Run(Displayed):
         source = joined([np.full(len(s.points), kinds.index(s.source), np.int32) for s in self.streams], np.int32)
         return pd.DataFrame(
             {
-                "run": pd.Categorical.from_codes(np.zeros(len(code), np.int32), pd.Index([self.name])),
-                "source": pd.Categorical.from_codes(source, pd.Index(kinds, dtype="str")),
+                "run": _categorical(np.zeros(len(code), np.int32), [self.name]),
+                "source": _categorical(source, kinds),
                 "rank": joined([s.points.rank for s in self.streams], np.int16),
                 "segment": joined([s.segment for s in self.streams], np.int16),
-                "tag": pd.Categorical.from_codes(code, pd.Index(tags, dtype="str")),
+                "tag": _categorical(code, tags),
                 "step": joined([s.points.step for s in self.streams], np.int64),
                 "wall_time": joined([s.points.wall_time for s in self.streams], np.float64),
                 "value": joined([s.points.value for s in self.streams], np.float64),
@@ -281,3 +281,18 @@ class Run(Displayed):
         `around` is a step: only the points near it are plotted.
         """
         return plot(self, ax, tags=tags, around=around)
+
+
+def _categorical(code: NDArray[np.int32], names: Sequence[str]) -> pd.Categorical:
+    """A categorical column; `code` are indices of `names`."""
+    import pandas as pd
+
+    return pd.Categorical.from_codes(code, dtype=_dtype(tuple(names)), validate=False)
+
+
+@lru_cache(maxsize=256)
+def _dtype(names: tuple[str, ...]) -> pd.CategoricalDtype:
+    """Kept, as many runs have the same tags: pandas takes as long for it as for the rest of a small frame."""
+    import pandas as pd
+
+    return pd.CategoricalDtype(pd.Index(names, dtype="str"))

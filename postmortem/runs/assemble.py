@@ -375,8 +375,11 @@ def _ended(readings: Sequence[tuple[Part, Reading]], streams: list[Stream]) -> E
 
 def _is_recent(streams: list[Stream]) -> bool:
     """Whether the newest stream is silent for no longer than is usual between its rows."""
-    times = (stream.points.take("wall_time", slice(-_NEWEST, None)) for stream in streams)
-    known = [np.unique(wall[np.isfinite(wall)]) for wall in times]
+    times = [stream.points.take("wall_time", slice(-_NEWEST, None)) for stream in streams]
+    times = [wall[np.isfinite(wall)] for wall in times]
+    if max((float(wall.max()) for wall in times if len(wall)), default=0.0) < time.time() - _STILL_RUNNING_SECONDS[1]:
+        return False  # whatever is usual
+    known = [np.unique(wall) for wall in times]
     newest = max((wall for wall in known if len(wall)), key=lambda wall: float(wall[-1]), default=None)
     if newest is None:
         return False

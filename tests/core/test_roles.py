@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import postmortem
-from postmortem.core.roles import ROLES, is_total, role_of, roles_of
+from postmortem.core.roles import ROLES, _role_of_name, is_total, plain_name, role_of, roles_of
 
 _LISTS = {
     "loss": """
@@ -160,6 +162,15 @@ NAMES = {role: [name.strip() for name in names.split("|") if name.strip()] for r
 def test_role_of(role, name):
     """Each name gets the role that a person would give it; counters, settings and totals get none."""
     assert role_of(name) == role
+
+
+@given(st.sampled_from(sorted({name for names in _LISTS.values() for name in names.split(" | ")})), st.data())
+def test_digits_of_long_numbers_decide_nothing(name: str, data: st.DataObject) -> None:
+    """Names that differ in the digits of a number of three or more are matched once, and have the role of each."""
+    at = data.draw(st.integers(0, len(name)))
+    number = data.draw(st.from_regex(r"\d{3,8}", fullmatch=True))
+    tag = f"{name[:at]}{number}{name[at:]}"
+    assert role_of(tag) == _role_of_name(plain_name(tag))
 
 
 def test_roles_are_known():

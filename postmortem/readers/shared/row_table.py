@@ -87,9 +87,10 @@ class RowTable:
         self, n: int, names: Sequence[str], row: NDArray[np.int64], key: NDArray[np.int64], value: NDArray[np.float64]
     ) -> None:
         """Appends `n` rows: cells in the order of their rows, with `row` from 0 on, and `key` an index of `names`."""
-        known, first = np.unique(key, return_index=True)
+        first = np.full(len(names), len(key))
+        first[key[::-1]] = np.arange(len(key))[::-1]  # of several cells, the last that is written is the first
         code = np.zeros(len(names), np.int64)
-        for i in known[np.argsort(first)].tolist():
+        for i in np.argsort(first, kind="stable")[: np.count_nonzero(first < len(key))].tolist():
             code[i] = self._codes.setdefault(names[i], len(self._codes))
         self._code.frombytes(code[key].tobytes())
         self._row.frombytes((row + self.n).tobytes())
@@ -133,7 +134,8 @@ class RowTable:
     def columns(self, *more: str) -> dict[str, NDArray[np.float64]]:
         """The columns that may hold step, epoch, time or rank, and the columns `more`: float64[n], NaN if absent."""
         code, at, value = self._arrays()
-        order = np.argsort(code, kind="stable")
+        short = code.astype(np.uint16) if len(self._codes) < 1 << 16 else code  # sorted in linear time
+        order = np.argsort(short, kind="stable")
         bounds = np.searchsorted(code[order], np.arange(len(self._codes) + 1))
         found = {}
         for name, own in self._codes.items():

@@ -24,6 +24,7 @@ FILE_HEADER = 7
 HEADER = 7
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 BLOCK = 1 << 15
+_HEADER = struct.Struct("<IHB")
 _SEARCHED = 1 << 20
 """Bytes that are searched for a first chunk; after them, only the starts of blocks are."""
 _TYPE_CRC = {kind: zlib.crc32(bytes([kind])) for kind in (WHOLE, FIRST, MIDDLE, LAST)}
@@ -37,6 +38,9 @@ def records(data: bytes, damage: list[Damage]) -> Iterator[bytes]:
     parts: list[bytes] = []
     begun = 0  # where the unfinished record in `parts` began
     for start, stop, kind in _chunks(data, damage):
+        if kind == WHOLE and not parts:  # as nearly all are
+            yield data[start + HEADER : stop]
+            continue
         if parts and kind in (WHOLE, FIRST):
             damage.append(Damage(begun, start))
             parts = []
@@ -63,7 +67,16 @@ def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]
         damage.append(damage_in(data, 0, zeros))
         unreported = False
     found_any = False
-    while pos < len(data):
+    size, header, crc32, whole = len(data), _HEADER.unpack_from, zlib.crc32, _TYPE_CRC[WHOLE]
+    while pos < size:
+        if not unreported and pos + HEADER <= size:  # the usual case, without calls
+            crc, length, kind = header(data, pos)
+            stop = pos + HEADER + length
+            if kind == WHOLE and stop <= size and crc32(data[pos + HEADER : stop], whole) == crc:
+                found_any = True
+                yield pos, stop, kind
+                pos = stop
+                continue
         at, stop = pos, _stop(data, pos)
         if stop is None:
             at = _after_padding(data, pos)
@@ -111,7 +124,7 @@ def _stop(data: bytes, at: int) -> int | None:
     """Where the chunk at `at` ends, or None if there is no intact chunk."""
     if at + HEADER > len(data):
         return None
-    crc, length, kind = struct.unpack_from("<IHB", data, at)
+    crc, length, kind = _HEADER.unpack_from(data, at)
     start = at + HEADER
     if kind not in _TYPE_CRC or start + length > len(data):
         return None

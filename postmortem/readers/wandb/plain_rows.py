@@ -24,6 +24,7 @@ LONGEST_KEY, LONGEST_NUMBER, LONGEST_STEP = 120, 32, 5
 """Bytes; more are not plain."""
 _PADDING = 256
 _ITEM, _KEY, _NESTED_KEY, _VALUE, _STEP, _NUMBER = 0x0A, 0x0A, 0x12, (0x82, 0x01), 0x12, 0x08
+_SLOT_BITS = 14
 _IN_NUMBERS = np.zeros(256, bool)
 _IN_NUMBERS[list(b"0123456789+-.eE\0")] = True
 _MIX = np.arange(1, LONGEST_KEY // 8 + 2, dtype=np.uint64) ** np.uint64(3) * np.uint64(0x9E3779B97F4A7C15)
@@ -62,8 +63,13 @@ class PlainRows:
         text = _windows(self.data, self.at, np.minimum(self.size, LONGEST_NUMBER))
         odd = ~_IN_NUMBERS[text].all(axis=1) | (np.count_nonzero(text, axis=1) != self.size)
         self.plain[self.row[odd]] = False
-        cell = np.sort(self.row * len(self.keys) + self.key)
-        self.plain[cell[1:][cell[1:] == cell[:-1]] // len(self.keys)] = False
+        cell, keys = self.row * len(self.keys) + self.key, len(self.keys)
+        if len(self.plain) * keys <= 8 * len(cell):  # counting takes memory for absent cells as well
+            again = np.flatnonzero(np.bincount(cell) > 1)
+        else:
+            cell.sort()
+            again = cell[1:][cell[1:] == cell[:-1]]
+        self.plain[again // max(1, keys)] = False
         text[odd] = ord("0")
         try:
             return text.view(f"S{text.shape[1]}")[:, 0].astype(np.float64)
@@ -140,11 +146,25 @@ def _keys(
     """For each name the index of its text, and the texts; their number for a name of which the caller knows more."""
     names = _windows(data, at, size)
     words = names.view(np.uint64)
-    _, first, key = np.unique(words @ _MIX[: words.shape[1]], return_index=True, return_inverse=True)
+    first, key = _different(words @ _MIX[: words.shape[1]])
     texts = [_name(names[i, : size[i]].tobytes()) for i in first]
     known = np.array([text is not None for text in texts], bool)[key]
     known &= (words == words[first][key]).all(axis=1) & (size == size[first][key])
     return np.where(known, key, len(texts)), [text or "" for text in texts]
+
+
+def _different(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each different hash is first, and for each hash the index among them."""
+    slot = (hashes >> np.uint64(64 - _SLOT_BITS)).astype(np.int64)
+    first = np.full(1 << _SLOT_BITS, -1)
+    first[slot[::-1]] = np.arange(len(slot))[::-1]  # of several, the last that is written is the first
+    if (hashes[first[slot]] == hashes).all():
+        used = np.flatnonzero(first >= 0)
+        index = np.zeros(1 << _SLOT_BITS, np.int64)
+        index[used] = np.arange(len(used))
+        return first[used], index[slot]
+    _, first, index = np.unique(hashes, return_index=True, return_inverse=True)  # two share a slot
+    return first, index
 
 
 def _name(raw: bytes) -> str | None:

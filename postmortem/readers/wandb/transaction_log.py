@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ class TransactionLog:
     def record(self, payload: bytes) -> bool:
         """Takes in one record; rows of the history and updates of the summary wait. Whether it could be parsed."""
         alone = _ALONE.match(payload)
-        if alone is not None and alone.end() + varint(alone[2]) == len(payload):
+        if alone is not None and alone.end() + _size(alone[2]) == len(payload):
             body = payload[alone.end() :]
             if alone[1] == b"\x12":
                 self.rows.append(body)
@@ -249,6 +250,12 @@ class TransactionLog:
             name, value = SEPARATOR.join(_path(item)), _value(item)
             values[name] = value
         self.history_rows.add(values, history.step.num if history.HasField("step") else None)
+
+
+@lru_cache(maxsize=4096)
+def _size(digits: bytes) -> int:
+    """The length of a record: most records of a log have one of a few hundred."""
+    return varint(digits)
 
 
 def _holds_own_keys_only(update: bytes) -> bool:

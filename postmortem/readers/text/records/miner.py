@@ -217,9 +217,8 @@ class RowMiner:
     def _unnamed(self, match: re.Match[str], gap: str) -> None:
         """A number without a name: a position at the start of a row, a rate that its unit names, or nothing."""
         if gap.strip() == "|" and self.record.values and (rate := rate_of(match, self.text)) is not None:
-            name, factor, self.end = rate
-            span = match.span("number") if factor == 1 else (-1, -1)
-            self.record.values.append(Value(name, number(match["number"]) * factor, *span))
+            name, self.end = rate
+            self.record.values.append(Value(name, number(match["number"]), *match.span("number")))
             self.covered += len(name)
             return
         if end := place_before_word(self.record, match, self.text, gap):

@@ -93,13 +93,14 @@ def after_label(text: str, stop: int, label: str) -> re.Match[str] | None:
 _RATE = re.compile(r"(?: ?(?P<per>(?:tok(?:en)?s?|samples?|im(?:g|age)s?|seqs?|steps?|it)/s(?:ec)?))(?![\w/])")
 
 
-def rate_of(match: re.Match[str], text: str) -> tuple[str, float, int] | None:
-    """The rate that the unit of a number names, its factor and where the unit ends: ``37.5k tok/s``, ``1250 img/s``."""
-    found = _RATE.match(text, match.end("number")) if match["number"] else None
-    if found is None and match["unit"] in SUFFIX:
-        found = _RATE.match(text, match.end())
-        return (found["per"], SUFFIX[match["unit"]], found.end()) if found else None
-    return (found["per"], 1.0, found.end()) if found else None
+def rate_of(match: re.Match[str], text: str) -> tuple[str, int] | None:
+    """The rate that the unit of a number names, and where the unit ends: ``1250 img/s``, ``37.5k tok/s``.
+
+    The name keeps the letter of the thousands: numbers stay as printed.
+    """
+    thousands = match["unit"] if match["unit"] in SUFFIX else ""
+    found = _RATE.match(text, match.end() if thousands else match.end("number")) if match["number"] else None
+    return (f"{thousands} {found['per']}".strip(), found.end()) if found else None
 
 
 _NEXT = re.compile(r"\s*+,|\s++[-+\d.]")
