@@ -7,6 +7,8 @@ a tenth of it or more. Then whole stretches of steps are left out.
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from postmortem.attach import boundaries
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _FITTED = 0.7  # of the budget, for what is done in some steps only
 _STRETCH = 16  # ticks that are watched at least, and until they have cost as much as the copy that they begin with
+_COMPARED, _ENOUGH = 64, 8
+"""So many ticks, at most and at least, tell what a watched one takes longer."""
 _ALWAYS = 0.027  # what flags and copies may take without a budget
 _MEASURED: dict[Level | None, tuple[str, ...]] = {
     None: (),
@@ -55,6 +59,9 @@ class Paced(Agent):
         self._resting = False
         self._watched = 0
         self._until = 0.0
+        self._calm: deque[float] = deque(maxlen=_COMPARED)
+        self._busy: deque[float] = deque(maxlen=_COMPARED)
+        self._paid = 0.0
 
     # ---- what every event costs
 
@@ -108,7 +115,9 @@ class Paced(Agent):
 
     def tick(self, number: int) -> None:
         """Whether the next tick is watched."""
-        self.whole.earn(self._ticks.lap()[0])
+        took = self._ticks.lap()[0]
+        self.whole.earn(took)
+        self.whole.spent += self._unseen(took)
         if self._resting:
             self.rested += 1
             if self._levels is not None:
@@ -126,6 +135,18 @@ class Paced(Agent):
             if self._watched >= _STRETCH and self.whole.spent >= self._until and not self.whole.due():
                 self._rest()
         self._ticks.restart()
+        self._paid = self.whole.spent
+
+    def _unseen(self, took: float) -> float:
+        """CPU seconds that a watched tick takes longer than one in a rest, beyond what was measured: caches that others
+        have filled, pages that a copy shares."""
+        if self._resting:
+            self._calm.append(took)
+            return 0.0
+        self._busy.append(took - (self.whole.spent - self._paid))
+        if len(self._calm) < _ENOUGH or len(self._busy) < _ENOUGH:
+            return 0.0
+        return max(0.0, statistics.median(self._busy) - statistics.median(self._calm))
 
     def skipped_by_the_program(self) -> None:
         """As the agent's; in a rest there is nothing that could be examined."""

@@ -224,7 +224,8 @@ class Dropped:
 class InputSeen:
     """What the outermost module was given: its first tensor. digest: the same for the same values. tensor: number of
     the tensor, origin: of the one that it is a view of, with `rows` if that has as many dimensions. loader: the one
-    that gave a batch last. values: what was measured of a floating-point tensor, in some steps."""
+    that gave a batch last. values: what was measured of a floating-point tensor, in some steps. follows: it requires a
+    gradient, as what another model gave does."""
 
     root: int
     step: int
@@ -239,6 +240,7 @@ class InputSeen:
     loader: int | None = None
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     at: Place | None = None
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Source:
     def statement_at(self, line: int) -> Any:
         """The innermost statement that covers a line."""
         around = [n for n in self._all(ast.stmt) if _covers(n, line)]
+        around.reverse()  # of those on the same lines, as in `with no_grad(): f(x)`, the innermost
         return min(around, key=lambda n: (n.end_lineno or n.lineno) - n.lineno, default=None)
 
     def around(self, line: int, *kinds: type[ast.AST]) -> list[Any]:

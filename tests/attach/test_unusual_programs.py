@@ -97,6 +97,27 @@ PROGRAMS = {
                 loss.backward()
                 optimizer.step()
     """,
+    "runs in an event loop": """
+        import asyncio
+
+        async def feed(ready):
+            for step in range(5):
+                await ready.put(data(step, step == 3))
+
+        async def main():
+            ready = asyncio.Queue(1)
+            feeding = asyncio.create_task(feed(ready))
+            model = torch.nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(model.parameters(), 0.01)
+            for step in range(5):
+                x, share = await ready.get()
+                loss = ((model(x) - 1) / share).square().mean()  # at fault
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+        asyncio.run(main())
+    """,
     "closes what is open, and has gradients without a backward pass": """
         model = torch.nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -173,7 +194,8 @@ def test_the_line_is_named(folder: Path, postmortem, name: str) -> None:
     culprit = answer["culprit"]
     tick = 6 if "workers" in name else 3
     said = (code, answer["tick"], culprit["op"], culprit["line"], culprit["samples"])
-    assert said == (1, tick, "div", line, [2]), culprit["how"]
+    rows = None if "event" in name else [2]  # what a task has made before the step is not known to be its batch
+    assert said == (1, tick, "div", line, rows), culprit["how"]
     assert not (folder / "trained").exists()
     if "closes" in name:
         assert (folder / "log.txt").read_text() == "0\n1\n2\n"

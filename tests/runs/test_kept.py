@@ -21,8 +21,8 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 
 import postmortem
 from postmortem.core.run import Run
-from postmortem.readers import tensorboard
 from postmortem.readers.csv_table import CsvTable
+from postmortem.readers.tensorboard import event_file as event_reader
 from postmortem.readers.text import TextReader
 from postmortem.runs import kept
 from tests.readers.tensorboard.test_tensorboard import scalar, tensor, write
@@ -41,9 +41,9 @@ def read(monkeypatch) -> list[str]:
 
     noted(TextReader)
     noted(CsvTable)
-    batches = tensorboard.batches
+    batches = event_reader.batches
     monkeypatch.setattr(
-        tensorboard, "batches", lambda stream, *rest: log.append(f"from {stream.tell()}") or batches(stream, *rest)
+        event_reader, "batches", lambda stream, *rest: log.append(f"from {stream.tell()}") or batches(stream, *rest)
     )
     return log
 

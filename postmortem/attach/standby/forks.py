@@ -15,6 +15,7 @@ import queue
 import select
 import signal
 import struct
+import sys
 import threading
 import time
 import warnings
@@ -37,6 +38,7 @@ def fork() -> int:
     """
     paused = _pause_threads()
     parent = os.getpid()
+    loop = sys.modules["asyncio"]._get_running_loop() if "asyncio" in sys.modules else None
     # A signal to the whole group (Ctrl-C, the end of a job) must run no handler of the program twice.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -49,6 +51,7 @@ def fork() -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if child == 0:
+        _stay_in(loop)
         _die_with(parent)
         if not paused:
             torch.set_num_threads(1)
@@ -87,6 +90,12 @@ def _forget_handlers() -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if callable(signal.getsignal(number)) or number == signal.SIGCHLD:  # torch's, in C, is not told
             signal.signal(number, signal.SIG_DFL)
+
+
+def _stay_in(loop: Any) -> None:
+    """The event loop that the program runs in: asyncio takes it for that of the parent only."""
+    if loop is not None:
+        sys.modules["asyncio"]._set_running_loop(loop)
 
 
 def _die_with(parent: int) -> None:

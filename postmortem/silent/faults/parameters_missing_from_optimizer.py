@@ -5,7 +5,7 @@ from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from postmortem.silent.facts import Forward, ModuleRan, Place
+from postmortem.silent.facts import Forward, InputSeen, ModuleRan, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.source import Source, called, source
@@ -76,11 +76,12 @@ def _adds_later(stack: Stack) -> bool:
 
 
 def _compares(look: Look, root: int) -> bool:
-    """A model of which nothing is trained and that is called twice in a step: a fixed one, whose features of an output
-    and of what this should be are compared."""
+    """A model of which nothing is trained and that is called twice in a step, once with what another one gave: a fixed
+    one, whose features of an output and of what this should be are compared."""
     own = {p for m in look.modules.values() if m.root == root for p in m.parameters.values()}
     steps = Counter(f.step for f in look.of(Forward) if f.root == root)
-    return own.isdisjoint(look.held) and bool(steps) and median(steps.values()) >= 2
+    follows = any(seen.follows for seen in look.of(InputSeen) if seen.root == root)
+    return own.isdisjoint(look.held) and follows and median(steps.values()) >= 2
 
 
 def _chosen(stack: Stack) -> Place | Stack:

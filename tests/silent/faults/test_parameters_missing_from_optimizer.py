@@ -124,3 +124,10 @@ def features_of_a_fixed_network_are_compared() -> str:
 def a_head_that_was_left_out() -> str:
     program = LOOP.format(build="head = nn.Linear(1, 1); optimizer = torch.optim.Adam(model.parameters())")
     return program.replace("model(x), y", "head(model(x)), y")
+
+
+@blamed(ParametersMissingFromOptimizer, at="optimizer = ")
+def an_encoder_of_pairs_that_was_left_out() -> str:
+    """It is called twice in each step, with the data."""
+    program = LOOP.format(build="head = nn.Linear(1, 1); optimizer = torch.optim.Adam(head.parameters())")
+    return program.replace("model(x), y", "head(model(x) - model(x.flip(0))), y")

@@ -210,3 +210,9 @@ def held_out_data_given_to_a_function() -> str:
     accuracy = "def accuracy(some, labels): return (model(some).argmax(1) == labels).float().mean()"
     split = f"{accuracy}\n    train_x, train_y, val_x, val_y = x[:200], y[:200], x[160:], y[160:]"
     return loop(split, evaluation="print(accuracy(val_x, val_y))")
+
+
+@blamed(TrainValidationLeak, at="model(val_x)")
+def an_evaluation_in_one_line() -> str:
+    program = loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[160:], y[160:]", evaluation="EVALUATION")
+    return program.replace("with torch.no_grad():\n            EVALUATION", f"with torch.no_grad(): {EVALUATION}")

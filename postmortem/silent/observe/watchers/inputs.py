@@ -73,6 +73,7 @@ class Inputs(Watcher):
                 self.recorder.loader,
                 values,
                 place(),
+                given.requires_grad,
             )
         )
 
