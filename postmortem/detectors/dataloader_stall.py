@@ -111,9 +111,7 @@ class DataloaderStall(BaseDetector):
         longest = float(cost[rows].max())
         if longest < 2 * float(np.quantile(cost[:at], 0.9)):
             return None  # one step in ten was nearly as long before: the times scatter
-        if (
-            not usual
-        ):  # printed as 0.000: a ratio is unknown, and single waits among times too short to be printed are few
+        if not usual:  # too short for the digits that are printed, as 0.000: nothing is known of the ratio
             if not many:
                 return None
             worst, how = float("inf"), f"takes up to {number(longest)} where it took 0"

@@ -258,7 +258,7 @@ def _patch_endings() -> None:
 
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
     atexit.register(ended)
-    _patch_processes(tell)
+    _patch_processes(tell, ended)
     _patch_exit(ended)
 
 
@@ -288,7 +288,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     return frames[0] if frames else None
 
 
-def _patch_processes(tell: Callable[[BaseException | None], None]) -> None:
+def _patch_processes(tell: Callable[[BaseException | None], None], ended: Callable[[], None]) -> None:
     """Processes that `multiprocessing` started end without an excepthook and without atexit."""
     from multiprocessing.process import BaseProcess
 
@@ -303,10 +303,9 @@ def _patch_processes(tell: Callable[[BaseException | None], None]) -> None:
             raise
         except SystemExit as end:  # torch.multiprocessing writes the error to a file, and exits
             tell(end.__context__)
-            last_chance()
-            listener.observer.end()
+            ended()
             raise
-        listener.observer.end()
+        ended()
 
     starting = BaseProcess.start
 
