@@ -72,6 +72,7 @@ _WITH_A_POSITION = SPLITS | {
     "finished",
     "end",
     "beginning",
+    "outer",
 }
 
 

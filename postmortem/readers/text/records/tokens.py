@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from postmortem.core.roles import role_of
+
 LONGEST_ROW = 65_536
 """Characters of one row that are read. The reader counts the rows that are longer."""
 
@@ -59,6 +61,8 @@ _FILLED = re.compile(
     rf"|(?:st|nd|rd|th)\b(?<=\d..)(?: {_COUNTER}\b)?"
 )
 """Words between a counter and its number, the end of an ordinal: ``Epoch no. 3``, ``End of epoch 3``, ``step: 3th``."""
+_PRINTED = re.compile(r"(?P<name>[A-Za-z][\w ]{0,40}), (?=-?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?$)")
+"""A name and nothing but its number: ``lr, 0.00097``."""
 _BEFORE_WORD = re.compile(rf"\b(?:{_COUNTER}|[Ee]nd|END|[Bb]eginning)$")
 _BEFORE_ORDINAL = re.compile(rf"\b{_COUNTER}\s?[:=#]?\s?\d{{1,12}}$")
 
@@ -74,6 +78,8 @@ def apart(text: str) -> str:
     Nothing moves."""
     if "." in text or "-" in text or "_" in text:
         text = _JOINED.sub(r"\1 ", text)
+    if (printed := _PRINTED.match(text)) and role_of(printed["name"]):
+        text = f"{printed['name']}: {text[printed.end() :]}"
     return _FILLED.sub(_blanked, text)
 
 

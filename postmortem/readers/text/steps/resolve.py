@@ -175,9 +175,14 @@ def _by_epoch(draft: Draft, whole: NDArray[np.bool_]) -> Axis:
     """No row names a step, but all epochs are whole: they are the steps, also of the rows that follow."""
     named = np.where(whole, np.where(whole, draft.epoch, 0).astype(np.int64), NO_STEP)
     step = _carried(draft.rows, named, whole)
+    earlier = (step == NO_STEP) & (draft.rows["step"] != NO_STEP) & _scored(draft)  # a phase that counts its own steps
+    step = np.where(earlier, draft.rows["step"], step)
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), Skip.BEFORE_FIRST_STEP)
     draft.drop(_implausible(draft, whole, step, whole), Skip.OUTSIDE_LOOP)
-    draft.notes.append("no step is printed: steps are epochs")
+    if earlier.any():
+        draft.notes.append("steps are those printed before the first epoch, and epochs from there on")
+    else:
+        draft.notes.append("no step is printed: steps are epochs")
     return Axis("epoch", step, step)
 
 

@@ -122,12 +122,30 @@ def test_a_number_joined_to_the_word_for_the_epoch(tmp_path: Path) -> None:
         "epoch: {}th",
         "current step: {}th step",
         "step {}th",
+        "Outer Step: {}",
     ],
 )
 def test_words_around_the_counter_of_a_header(tmp_path: Path, header: str) -> None:
     """A counter that is an ordinal, joined to its number, or named as the end of an epoch places the rows below it."""
     rows = [f"{header.format(e)}\nTrain loss: {2 - e / 20:.2f}" for e in range(1, 13)]
     assert series(tmp_path, "\n".join(rows) + "\n")["Train loss"] == [(e, 2 - e / 20) for e in range(1, 13)]
+
+
+def test_a_phase_counted_in_steps_before_one_counted_in_epochs(tmp_path: Path) -> None:
+    """Two counters are two axes: the rows of the first phase keep the steps that they print."""
+    outer = [f"    Outer Step:  {i:4d}   LossA: {2 - i / 50:.3f}    Crit: {1 - i / 90:.3f}" for i in range(40)]
+    inner = [f"    Epoch:  {i:4d}   LossB: {1 - i / 200:.4f}" for i in range(120)]
+    found = series(tmp_path, "\n".join([*outer, *inner]) + "\n")
+    assert [step for step, _ in found["LossA"]] == list(range(40))
+    assert [step for step, _ in found["LossB"]] == list(range(120))
+
+
+def test_a_name_and_its_number_printed_with_a_comma(tmp_path: Path) -> None:
+    """``lr, 0.00097``, as print writes two strings joined by a comma."""
+    rows = [f"lr, {1e-3 / e:.6f}\nepoch={e}/12,total_loss={2 - e / 20:.2f}" for e in range(1, 13)]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    assert [value for _, value in found["lr"]] == [round(1e-3 / e, 6) for e in range(2, 13)]  # after the first epoch
+    assert not mine("workers, 12")
 
 
 @pytest.mark.parametrize("text", ["saved to runs/epoch5/model", "use the 4th worker, no. 3", "epoch5_best.pt at 7"])
