@@ -116,7 +116,7 @@ def test_another_order_of_the_data_blames_nobody(project: Path, postmortem) -> N
     said = " ".join(called.out.split())
     assert "No culprit: the rerun fails (" in said
     assert "), but not as the run did: no culprit is named." in said
-    assert "1. `postmortem run -- COMMAND` watches a training from its start" in said
+    assert "1. this watches a training from its start, without a resume: $ postmortem run -- COMMAND" in said
     assert "does not follow the log" in said
 
 
