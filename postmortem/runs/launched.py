@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.checkpoints.histories import history_of
 from postmortem.core.launched import Launched
+from postmortem.core.outside import looked_at
 from postmortem.readers import content_of
 from postmortem.runs.script_options import options_of, resume_words, spelled, text_of
 
@@ -86,7 +87,7 @@ def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path
 def has_recipe(files: RunFiles) -> bool:
     """Whether a recipe.py lies in the run's folder or beside it."""
     folder = _folder(files)
-    return any((f / "recipe.py").is_file() for f in (folder, folder.resolve().parent))
+    return any(looked_at(f / "recipe.py").is_file() for f in (folder, folder.resolve().parent))
 
 
 def _folder(files: RunFiles) -> Path:
@@ -103,7 +104,7 @@ def _launched(call: _Call, folders: list[Path], config: dict[str, Any]) -> Launc
         call.words,
         source=call.source,
         folder=str(where) if where is not None and where.resolve() != Path.cwd() else None,
-        resume=resume_words(script, call.words, config) if script.is_file() else None,
+        resume=resume_words(script, call.words, config) if looked_at(script).is_file() else None,
     )
 
 
@@ -145,7 +146,7 @@ def _of_wandb(paths: Iterable[Path]) -> Iterator[_Call]:
             program, args = str(said["program"]), [str(word) for word in said.get("args") or []]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # not there, or of another form: then nothing is known
-        if not Path(program).is_file() and isinstance(said.get("codePath"), str):
+        if not looked_at(Path(program)).is_file() and isinstance(said.get("codePath"), str):
             program = said["codePath"]  # relative to the repository
         if call := _called(["python", program, *args], str(folder / "wandb-metadata.json")):
             yield call
@@ -211,7 +212,9 @@ def _called(words: list[str], source: str) -> _Call | None:
         script = rest[rest.index("-m") + 1] if "-m" in rest[:-1] else None
     if script is None or not all(word.isprintable() for word in words):
         return None
-    program = words[at] if Path(words[at]).name == words[at] or Path(words[at]).is_file() else Path(words[at]).name
+    program = (
+        words[at] if Path(words[at]).name == words[at] or looked_at(Path(words[at])).is_file() else Path(words[at]).name
+    )
     return _Call((*(("env", *names) if names else ()), program, *rest), script, source)
 
 
@@ -227,7 +230,7 @@ def _as_path(script: str) -> Path:
 def _started_in(script: str, folders: list[Path]) -> Path | None:
     """The folder in which the command finds its script: the working directory, one of the run or one above it."""
     path = _as_path(script)
-    if path.is_absolute() or path.is_file():
+    if path.is_absolute() or looked_at(path).is_file():
         return None
     above = (parent for folder in folders for parent in (folder, *folder.parents[:3]))
-    return next((folder for folder in above if (folder / path).is_file()), None)
+    return next((folder for folder in above if looked_at(folder / path).is_file()), None)
