@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from postmortem.attach import boundaries
 from postmortem.attach.boundaries.current import before_scaling, listener
 from postmortem.attach.capture.state import randomness, settings
+from postmortem.attach.flags import gradient_norm
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby import databases, files, loaders, others
 from postmortem.attach.standby.changes import Changes, notice_autocast, operator_by_operator
@@ -277,6 +278,9 @@ class Attempt(Observer):
 
     def backward_done(self) -> None:
         """Notes non-finite gradients before the program clips them; those of a scaled loss may be."""
+        if self.armed and self.scene.kind == "gradient-jump":
+            with _disable_current_modes():
+                self.reply.norm = max(gradient_norm(), self.reply.norm)  # NaN, the first, is not larger
         if not self.armed or listener.unscaled:
             return
         with _disable_current_modes():
