@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import stat
 from collections import Counter, defaultdict
@@ -53,7 +54,8 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
     """
     runs: list[RunFiles] = []
     problems: list[Problem] = []
-    seen: set[Path] = set()
+    seen: set[str] = set()
+    folders: dict[Path, str] = {}
     for root in paths:
         root, only = _file_and_run(root)
         try:
@@ -69,12 +71,23 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
         else:
             found = Grouping(root, list(_claimed_below(root, problems)), problems).runs()
         for run in found:
-            run.parts = [p for p in run.parts if p.path.resolve() not in seen]
-            seen.update(p.path.resolve() for p in run.parts)
+            real = [(part, _real(part.path, folders)) for part in run.parts]
+            run.parts = [part for part, path in real if path not in seen]
+            seen.update(path for _, path in real)
             if run.parts:
                 runs.append(run)
     names = Counter(run.name for run in runs)
     return [replace(run, name=str(run.path)) if names[run.name] > 1 else run for run in runs], problems
+
+
+def _real(path: Path, folders: dict[Path, str]) -> str:
+    """The path without links; `folders` are those that were asked for."""
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    folder = path.parent
+    if folder not in folders:
+        folders[folder] = os.path.realpath(folder)
+    return os.path.join(folders[folder], path.name)
 
 
 def _file_and_run(path: Path) -> tuple[Path, Path | None]:
