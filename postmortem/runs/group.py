@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import stat
 from collections import Counter, defaultdict
@@ -28,7 +27,7 @@ from postmortem.runs.file_names import (
 )
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
-from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, runs_in
+from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, real_path, runs_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,23 +70,13 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
         else:
             found = Grouping(root, list(_claimed_below(root, problems)), problems).runs()
         for run in found:
-            real = [(part, _real(part.path, folders)) for part in run.parts]
+            real = [(part, real_path(part.path, folders)) for part in run.parts]
             run.parts = [part for part, path in real if path not in seen]
             seen.update(path for _, path in real)
             if run.parts:
                 runs.append(run)
     names = Counter(run.name for run in runs)
     return [replace(run, name=str(run.path)) if names[run.name] > 1 else run for run in runs], problems
-
-
-def _real(path: Path, folders: dict[Path, str]) -> str:
-    """The path without links; `folders` are those that were asked for."""
-    if os.path.islink(path):
-        return os.path.realpath(path)
-    folder = path.parent
-    if folder not in folders:
-        folders[folder] = os.path.realpath(folder)
-    return os.path.join(folders[folder], path.name)
 
 
 def _file_and_run(path: Path) -> tuple[Path, Path | None]:
