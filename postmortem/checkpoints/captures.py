@@ -50,7 +50,7 @@ def homes_of(run: Path) -> list[Path]:
 def captures_of(run: Path) -> list[Captured]:
     """The captures that were noted to be of the run with its log at `run`, the newest first."""
     own = run.absolute()
-    heads = [head for home in homes_of(run) for head in home.glob(f"[!.]*/{HEAD}")]
+    heads = [head for home in homes_of(run) if os.path.isdir(home) for head in home.glob(f"[!.]*/{HEAD}")]
     found = (_captured(head.parent, own) for head in sorted(heads, key=lambda head: head.parent.name, reverse=True))
     return [captured for captured in found if captured is not None]
 

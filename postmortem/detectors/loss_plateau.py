@@ -148,7 +148,8 @@ class LossPlateau(BaseDetector):
         k = int(kinks[int(np.argmin(errors))])
         before, after = y[:k], y[k:]
         third = before[-max(4, k // 3) :]
-        slope = float(np.polyfit(np.arange(len(third)), third, 1)[0]) * len(third)
+        place = np.arange(len(third)) - (len(third) - 1) / 2
+        slope = float(place @ third / (place @ place)) * len(third)
         spread = noise(after)
         falling = -slope > max(3 * spread / len(third) ** 0.5, 0.03)
         w = max(4, k // 6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
 from dataclasses import replace
@@ -76,7 +77,7 @@ def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path
     folder = _folder(files)
     if folder in shared:
         return None
-    scripts = [p for p in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS] if p.stem != "recipe" and p.is_file()]
+    scripts = [p for p in _named(folder, ".py")[:_MOST_SCRIPTS] if p.stem != "recipe" and p.is_file()]
     training = [p for p in scripts if _TRAINING.search(text_of(p))]
     if len(training) != 1:
         return None
@@ -87,7 +88,7 @@ def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path
 def has_recipe(files: RunFiles) -> bool:
     """Whether a recipe.py lies in the run's folder or beside it."""
     folder = _folder(files)
-    return any(looked_at(f / "recipe.py").is_file() for f in (folder, folder.resolve().parent))
+    return any(looked_at(f / "recipe.py").is_file() for f in (folder, folder / ".."))  # also if that is a link
 
 
 def _folder(files: RunFiles) -> Path:
@@ -152,9 +153,17 @@ def _of_wandb(paths: Iterable[Path]) -> Iterator[_Call]:
             yield call
 
 
+def _named(folder: Path, *endings: str) -> list[Path]:
+    """The paths in a folder with one of these endings; none of a folder that cannot be listed."""
+    try:
+        return [folder / name for name in sorted(name for name in os.listdir(folder) if name.endswith(endings))]
+    except OSError:
+        return []
+
+
 def _of_scripts(folder: Path) -> Iterator[_Call]:
     """The calls in the shell scripts of a folder; a line with variables says too little."""
-    scripts = [p for p in sorted(folder.glob("*")) if p.suffix in (".sh", ".slurm", ".sbatch", ".bash") and p.is_file()]
+    scripts = [p for p in _named(folder, ".sh", ".slurm", ".sbatch", ".bash") if p.is_file()]
     for path in scripts[:_MOST_SCRIPTS]:
         for line in text_of(path).replace("\\\n", " ").splitlines():
             if not _EXPANDED.search(line) and (call := _call(line, str(path))):
@@ -166,7 +175,7 @@ def _of_namespace(heads: list[tuple[Path, str]], folder: Path) -> _Call | None:
     for path, text in heads:
         for found in _NAMESPACE.finditer(text) if "Namespace(" in text else ():
             values = _keywords(found[1])
-            scripts = sorted(folder.glob("*.py"))[:_MOST_SCRIPTS] if values else []
+            scripts = _named(folder, ".py")[:_MOST_SCRIPTS] if values else []
             fitting = [(s, options) for s in scripts if (options := options_of(s)).keys() >= values.keys()]
             if len(fitting) == 1:
                 script, options = fitting[0]
