@@ -97,6 +97,25 @@ PROGRAMS = {
                 loss.backward()
                 optimizer.step()
     """,
+    "starts a thread that writes, in each step": """
+        import queue, threading
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for step in range(5):
+            x, share = data(step, step == 3)
+            lines, written = queue.Queue(), threading.Event()
+            def write():
+                lines.get()
+                written.set()
+            threading.Thread(target=write, daemon=True).start()
+            lines.put(f"step {step}")
+            written.wait()
+            loss = ((model(x) - 1) / share).square().mean()  # at fault
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """,
     "runs in an event loop": """
         import asyncio
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 from collections import Counter
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from postmortem.attach import boundaries
 from postmortem.attach.boundaries.current import before_scaling, listener
 from postmortem.attach.capture.state import randomness, settings
+from postmortem.attach.flags import gradient_norm
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby import databases, files, loaders, others
 from postmortem.attach.standby.changes import Changes, notice_autocast, operator_by_operator
@@ -59,6 +61,7 @@ class Attempt(Observer):
         self._contexts: list[Any] = []
         self._fed = False  # other threads and processes are not there: what they gave is known
         self._came: Counter[int] = Counter()
+        self._thread = threading.get_ident()
         self._bad: dict[str, tuple[torch.Tensor, int]] = {}
         """Non-finite gradients of the tick: name -> (parameter, source)."""
 
@@ -105,8 +108,9 @@ class Attempt(Observer):
                 self._fail(str(error))
 
     def receive(self, way: int, source: Any, ask: Callable[[], Any]) -> Any:
-        """Gives what the program was given then; a future that this process has settled itself gives its own."""
-        if not self._fed:
+        """Gives what the program was given then. A future that this process has settled itself gives its own, and a
+        thread that has been started since the copy is there, and is asked for."""
+        if not self._fed or threading.get_ident() != self._thread:
             return ask()
         key = way, self._came[way]
         self._came[way] += 1
@@ -274,6 +278,9 @@ class Attempt(Observer):
 
     def backward_done(self) -> None:
         """Notes non-finite gradients before the program clips them; those of a scaled loss may be."""
+        if self.armed and self.scene.kind == "gradient-jump":
+            with _disable_current_modes():
+                self.reply.norm = max(gradient_norm(), self.reply.norm)  # NaN, the first, is not larger
         if not self.armed or listener.unscaled:
             return
         with _disable_current_modes():

@@ -107,9 +107,12 @@ def _die_with(parent: int) -> None:
 
 def settle_down() -> None:
     """For a forked copy: nothing waits for threads that were not copied."""
-    putting = queue.Queue.put
+    putting, ours = queue.Queue.put, threading.get_ident()
 
     def put(self: Any, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        if threading.get_ident() != ours:  # started since: it would fill the queue without a pause
+            putting(self, item, block, timeout)
+            return
         with suppress(queue.Full):  # whoever took from it is gone
             putting(self, item, block=False)
 
