@@ -2,10 +2,13 @@
 
     python benchmarks/levels.py [--size tiny|30m|all] [--rounds 9] [--budget SHARE]
 
-Each level has the budget that it is meant for (basic 1 %, advanced 5 %, extreme 15 %), or the one that is given. Each
-way trains the same model in a process of its own; the processes take turns, so that a busy machine slows all alike.
-CPU time of the process, one thread. `ratio` is the median of the ratios of the rounds, in brackets the smallest and the
-largest; `own` is the share that the watch itself measured; `watched` the share of steps in which it did not rest.
+`again` is the training without it in one more process: what two processes differ in by themselves, their memory above
+all, is no cost of the watch. Each level has the budget that it is meant for (basic 1 %, advanced 5 %, extreme 15 %), or
+the one that is given. Each way trains the same model in a process of its own; the processes take turns, so that a busy
+machine slows all alike. CPU time
+of the process, one thread. `ratio` is the median of the ratios of the rounds, in brackets the smallest and the largest;
+`own` is the share of the plain steps that the watch itself measured; `watched` that of the steps in which it did not
+rest.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ def work(way: str, size: str, budget: float | None) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         os.chdir(folder)
         built = build(size, "cpu")
-        if way != "plain":
+        if way in BUDGETS:
             options = {"level": way, "budget": budget or BUDGETS[way], "folder": folder, "captures": 0}
             stack.enter_context(postmortem.watch(built.model, built.optimizer, **options))
         for _ in range(WARM[size]):
@@ -59,7 +62,7 @@ def work(way: str, size: str, budget: float | None) -> None:
 def measure(size: str, rounds: int, budget: float | None) -> None:
     """Prints the table of one model."""
     workers = {}
-    for way in ("plain", *BUDGETS):
+    for way in ("plain", "again", *BUDGETS):
         command = [sys.executable, __file__, "--worker", way, "--size", size]
         command += ["--budget", str(budget)] if budget is not None else []
         workers[way] = subprocess.Popen(
@@ -80,6 +83,10 @@ def measure(size: str, rounds: int, budget: float | None) -> None:
         )
         for way, found in times.items():
             ratios = [a / b for a, b in zip(found, plain, strict=True)]
+            if way == "again":
+                spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
+                print(f"  {way:9}              ratio x{statistics.median(ratios):.3f} {spread}")
+                continue
             own, _ = workers[way].communicate(timeout=60)
             _, share, _, watched = own.split()
             print(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from postmortem.judging import comparison
 from postmortem.judging.drawing import drawing
 from postmortem.judging.inspected import judge_inspected
 from postmortem.registries import OF_A_SCAN, registries
-from postmortem.runs import cache, executors, workers
+from postmortem.runs import cache, executors, known_reports, workers
 from postmortem.runs.each import read
 from postmortem.runs.excerpts import excerpts
 from postmortem.runs.locate import located
@@ -51,6 +52,19 @@ class Examiner:
 
     def __call__(self, files: RunFiles) -> list[RunReport]:
         """The reports of the run, or of the runs that were written at the same time, in these files."""
+        if self._how is None:
+            return self._made(files)
+        return known_reports.reports_of(files, self.roots, self.shared, self._how, self._made)
+
+    @cached_property
+    def _how(self) -> list[str] | None:
+        """What a report depends on beside files; None if it holds more than is kept of it, or if there are plugins."""
+        if self.keep or self.reference is not None or self.replay_failed or self.draw or self.locate or _extended():
+            return None
+        of_detectors = (f"{d.code} {getattr(d, 'options', None)!r}" for d in self.detectors)
+        return [str(self.look_into_checkpoints), repr(sorted(self.roles.items())), *of_detectors]
+
+    def _made(self, files: RunFiles) -> list[RunReport]:
         return [self.report(run) for run in read(files, self.roles, self.roots, self.shared)]
 
     def report(self, run: Run) -> RunReport:
@@ -82,6 +96,12 @@ class Examiner:
         problem = Problem(path=str(files.path), what=why, lost="the run")
         run = Run(name=files.name, path=files.path, streams=[], event_list=[], problems=[problem], sources=[])
         return [self.report(run)]
+
+
+def _extended() -> bool:
+    """Whether something in use comes from elsewhere: what it finds may change without a change of this package."""
+    loaded = (registry for registry in registries(*OF_A_SCAN).values() if registry.loaded)
+    return any(not item.__module__.startswith("postmortem.") for registry in loaded for item in registry)
 
 
 def reports_of(

@@ -22,7 +22,7 @@ from postmortem.attach import boundaries
 from postmortem.attach.answers import NO_OPTIMIZER
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.captures import Captures
-from postmortem.attach.flags import Fault, Flags, Tick, gradients
+from postmortem.attach.flags import Fault, Flags, Tick, gradient_norm, gradients
 from postmortem.attach.jumps import Jump
 from postmortem.attach.levels.watch import Levels
 from postmortem.attach.measure.owned import Owned
@@ -92,6 +92,7 @@ class Agent(Flags):
         self.captures = Captures(plan.get("capture"), self._terminated)
         self._capturing: int | None = None
         self._jump = Jump(**plan["jump"]) if "jump" in plan else None
+        self._norms: list[float] = []
         self._levels = self._measuring()
 
     def in_fork(self) -> Observer:
@@ -134,13 +135,22 @@ class Agent(Flags):
             self._levels.loss(loss)
         self.standby.loss(loss)
         super().loss(loss)
-        if self._jump is not None and boundaries.current() is self and self._jump.at(self._losses[-1]) and self.check():
+        jump = self._jump
+        if jump is None or jump.gradient or boundaries.current() is not self:
+            return
+        if jump.at(self._losses[-1]) and self.check():
             self._found("jump")
 
     def backward_done(self) -> None:
         """Measured."""
         if self._levels is not None:
             self._levels.backward_done()
+        if self._jump is None or not self._jump.gradient or not math.isfinite(norm := gradient_norm()):
+            return
+        if self._jump.at(norm) and self.check():
+            self._found("gradient-jump")
+        else:
+            self._norms.append(norm)
 
     def abandoned(self, loss: torch.Tensor) -> None:
         """Recorded and read."""
@@ -238,6 +248,9 @@ class Agent(Flags):
     def _examine(self, fault: Fault) -> None:
         above = self._jump.above if self._jump is not None else None
         asked = self.captures.asked(rank())
+        if fault.kind == "gradient-jump":  # what is looked at has another course than the loss
+            self.standby.course.clear()
+            self.standby.course += self._norms
         answer = self.standby.investigate(fault, fixes=self.plan["fix"], capture=asked, above=above)
         if answer is None:
             why = "no copy of the process was there to repeat the step"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from postmortem.attach import launch, stagnation
 from postmortem.attach.answers import Answers
+from postmortem.attach.growth.explained import explained
 from postmortem.attach.jumps import jump_of
 from postmortem.attach.numbering import number_by_log
 from postmortem.attach.outcome import Outcome
@@ -104,14 +105,29 @@ def rerun(
         outcome = Outcome(str(target), tuple(command), watching.answers, view, launched.how, logs=logs)
         if not stopped and outcome.process is None:
             raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session)))
-        if (process := outcome.process) is not None and process.again and process.culprit is None:
+        process = outcome.process
+        if process is not None and process.again and process.culprit is None and not _is_jump(process):
             trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
         result = stagnation.explained(result, session) if "look" in plan else result
+        if outcome.process is not None and _grows(watching.aim, outcome.process):
+            mapping, _ = matched(view, outcome.process.passes, outcome.process.rank)
+            assert aim.sought is not None
+            result = explained(result, outcome.process, mapping, aim.sought, start, fixes=fix)
         if looked is not None:
             looked(session)
         launched.remove()
     return replace(result, seconds=time.monotonic() - started)
+
+
+def _grows(aim: Aim, process: Process) -> bool:
+    """Whether what is looked for is a growth or a jump of values that the rerun has as finite ones."""
+    finite = process.fault is None or _is_jump(process)
+    return aim.sought is not None and aim.sought.kind != "still" and not aim.nonfinite and finite
+
+
+def _is_jump(process: Process) -> bool:
+    return process.fault is not None and process.fault["what"] in ("jump", "gradient-jump")
 
 
 def _of_finite(view: View | None, aim: Aim) -> dict[str, Any]:
@@ -119,7 +135,7 @@ def _of_finite(view: View | None, aim: Aim) -> dict[str, Any]:
     if aim.sought is not None and aim.sought.kind == "still" and not aim.nonfinite:
         return {"look": stagnation.LOOK}
     jump = jump_of(view, aim.sought) if view is not None and aim.sought is not None and not aim.nonfinite else None
-    return {"jump": {"above": jump.above, "below": jump.below}} if jump is not None else {}
+    return {"jump": {"above": jump.above, "below": jump.below, "gradient": jump.gradient}} if jump is not None else {}
 
 
 def shut_in(

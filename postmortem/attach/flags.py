@@ -21,7 +21,9 @@ from postmortem.attach.observer import Observer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-Kind = Literal["loss", "skipped-loss", "gradient", "parameter", "buffer", "raised", "requested", "jump"]
+Kind = Literal[
+    "loss", "skipped-loss", "gradient", "parameter", "buffer", "raised", "requested", "jump", "gradient-jump"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Fault:
     "gradient" (of a step that the program left out), "parameter" (after an update), "buffer" (of a model that is
     trained, after its tick: running statistics), "raised" (the program ends with an exception; whether a non-finite
     value was the reason is not known), "requested" (no fault: a capture of the tick was asked for), "jump" (the loss is
-    finite, and above what the plan allows). index: of the backward pass in the tick.
+    finite, and above what the plan allows), "gradient-jump" (the same of the gradient norm after a backward pass).
+    index: of the backward pass in the tick.
     """
 
     tick: int
@@ -227,3 +230,12 @@ def gradients(optimizers: Iterable[Any]) -> Iterator[torch.Tensor]:
         for p in group["params"]
         if p.grad is not None
     )
+
+
+def gradient_norm() -> float:
+    """The norm of all gradients there are, as they are without a scaler; NaN where that cannot be told."""
+    scales = [float(loss / scaled) for scaled, loss in listener.unscaled.values() if loss.numel() == 1]
+    if len(scales) < len(listener.unscaled):
+        return math.nan
+    squares = [float(g.double().square().sum()) for g in plain(gradients(listener.optimizers | listener.stepped))]
+    return math.sqrt(math.fsum(squares)) * (scales[-1] if scales else 1.0)

@@ -1,4 +1,5 @@
-"""A jump of the loss to a finite value: from which loss on it is one, as the log shows it, and when a rerun has it."""
+"""A jump of the loss or the gradient norm to a finite value: from which value on it is one, as the log shows it, and
+when a rerun has it."""
 
 from __future__ import annotations
 
@@ -16,25 +17,29 @@ _CLEARLY = 1.2  # of the largest of these, at least
 
 @dataclass
 class Jump:
-    """A loss above `above` is a jump, once one of at most `below` was seen: the first losses of a training are high."""
+    """A value above `above` is a jump, once one of at most `below` was seen: the first losses of a training are high.
+
+    gradient: of gradient norms, not of losses.
+    """
 
     above: float
     below: float
+    gradient: bool = False
     calm: bool = False
 
-    def at(self, loss: float) -> bool:
-        """Whether this loss is the jump."""
+    def at(self, value: float) -> bool:
+        """Whether this value is the jump."""
         if self.calm:
-            return math.isfinite(loss) and loss > self.above
-        self.calm = loss <= self.below
+            return math.isfinite(value) and value > self.above
+        self.calm = value <= self.below
         return False
 
 
 def jump_of(view: View, sought: Sought) -> Jump | None:
-    """From which loss on a rerun has the jump of a finding; None for other findings, and where the log has it earlier
+    """From which value on a rerun has the jump of a finding; None for other findings, and where the log has it earlier
     as well."""
-    series = view.main("loss")
-    if series is None or sought.kind != "spike" or sought.gradient:
+    series = view.main("grad_norm" if sought.gradient else "loss")
+    if series is None or sought.kind != "spike":
         return None
     steps, values = series.finite.step.tolist(), series.finite.value.tolist()
     index = next((i for i, step in enumerate(steps) if step == sought.step), 0)
@@ -44,4 +49,4 @@ def jump_of(view: View, sought: Sought) -> Jump | None:
     highest = max(before)
     above = math.sqrt(highest * values[index]) if highest > 0 else (highest + values[index]) / 2
     jump = Jump(above, highest)
-    return None if any(jump.at(value) for value in values[:index]) else Jump(above, highest)
+    return None if any(map(jump.at, values[:index])) else Jump(above, highest, sought.gradient)

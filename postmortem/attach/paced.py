@@ -116,8 +116,8 @@ class Paced(Agent):
     def tick(self, number: int) -> None:
         """Whether the next tick is watched."""
         took = self._ticks.lap()[0]
-        self.whole.earn(took)
         self.whole.spent += self._unseen(took)
+        self.whole.earn(max(0.0, took - (self.whole.spent - self._paid)))  # the share is of the training's own time
         if self._resting:
             self.rested += 1
             if self._levels is not None:
@@ -130,7 +130,9 @@ class Paced(Agent):
                 super().tick(number)
             if boundaries.current() is not self:
                 return
-            self.whole.spent += self._burden() - before
+            burden = self._burden() - before
+            self.whole.spent += burden
+            self.whole.earned = max(0.0, self.whole.earned - burden)
             self._watched += 1
             if self._watched >= _STRETCH and self.whole.spent >= self._until and not self.whole.due():
                 self._rest()

@@ -8,6 +8,7 @@ from pathlib import Path
 from postmortem.attach import boundaries
 from postmortem.attach.agent import Agent, Report
 from postmortem.attach.armed import Armed
+from postmortem.attach.growth import measured
 from postmortem.attach.layout import runs
 from postmortem.attach.layout.look import Look
 from postmortem.attach.recall import Recall
@@ -38,6 +39,8 @@ def attach(session: str) -> None:
         boundaries.install(Recall(folder, plan) if "recall" in plan else Agent(folder, plan))
     if look is not None:
         observe.begin(folder, look, Report(folder).note)
+    if "growth" in plan:
+        measured.begin(folder, plan["growth"])
 
 
 def _try(name: str | None, folder: Path) -> None:

@@ -41,10 +41,16 @@ def note_step(capture: Path, step: int | None, runs: Mapping[Path, int]) -> None
     (capture / _STEP).write_text(json.dumps({"step": step, "runs": beside}) + "\n")
 
 
+def homes_of(run: Path) -> list[Path]:
+    """The folders in which captures of the run with its log at `run` may lie."""
+    own = run.absolute()
+    return [above / HOME for above in (own, *own.parents[:_ABOVE])]
+
+
 def captures_of(run: Path) -> list[Captured]:
     """The captures that were noted to be of the run with its log at `run`, the newest first."""
     own = run.absolute()
-    heads = [head for above in (own, *own.parents[:_ABOVE]) for head in (above / HOME).glob(f"[!.]*/{HEAD}")]
+    heads = [head for home in homes_of(run) if os.path.isdir(home) for head in home.glob(f"[!.]*/{HEAD}")]
     found = (_captured(head.parent, own) for head in sorted(heads, key=lambda head: head.parent.name, reverse=True))
     return [captured for captured in found if captured is not None]
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from postmortem.core.errors import UnreadableCheckpoint
 from postmortem.core.model import Problem
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from postmortem.checkpoints.formats.shared.dtypes import Dtype
 
     Bytes = NDArray[np.uint8]
     Values = NDArray[np.floating[Any]]
@@ -34,7 +35,8 @@ _OPEN = 8  # files that a thread keeps open
 _ROW = 8192  # BLAS spreads products of more than 10,000 numbers over threads of its own, which compete with ours
 _ROWS = 512  # numpy lets other threads run during products of more than 500 rows only
 _TINY = 1e-24  # float32 squares of which less than this is left may have underflowed
-_NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+_NUMPY: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
+_HALF_BITS = np.int32(-0x70002000)  # of a float16 shifted to the place of a float32: the sign and the last 15 bits
 
 
 @dataclass(slots=True)
@@ -116,13 +118,14 @@ def _unreadable(path: Path, what: str, offset: int) -> UnreadableCheckpoint:
     return UnreadableCheckpoint(Problem(path=str(path), what=what, offset=offset, lost="the tensors there"))
 
 
-def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
+def look(data: Bytes, dtype: Dtype, wide: Values) -> tuple[Values, Sums]:
     """The real numbers in `data` as float32 or float64, and their sums. 16-bit numbers are widened into `wide`."""
-    if dtype.to_real().itemsize == 2:
-        largest = _largest_of_16_bits(data, dtype.to_real())  # first: the wider numbers evict `data` from the cache
-        values = _widened(data, dtype, wide)
+    real = dtype.real
+    if real.itemsize == 2:
+        largest = _largest_of_16_bits(data, real)  # first: the wider numbers evict `data` from the cache
+        values = widened(data, dtype, wide, finite=math.isfinite(largest))
     else:
-        values = _widened(data, dtype, wide)
+        values = widened(data, dtype, wide)
         largest = _largest(values)
     if math.isfinite(largest):
         return values, Sums(largest=largest, norm=_norm(values) if largest else 0.0)
@@ -133,9 +136,9 @@ def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
     return values, Sums(int(np.count_nonzero(np.isnan(values))), above, below, _largest(finite), _norm(finite))
 
 
-def look_at_bytes(data: Bytes, dtype: torch.dtype) -> Sums:
+def look_at_bytes(data: Bytes, dtype: Dtype) -> Sums:
     """As `look`, for 8-bit types, from the counts of the 256 values."""
-    counts, table = torch.bincount(torch.from_numpy(data), minlength=256).numpy(), _table(dtype).astype(np.float64)
+    counts, table = np.bincount(data, minlength=256), _table(dtype).astype(np.float64)
     nan, posinf, neginf = (
         int(counts[which].sum()) for which in (np.isnan(table), np.isposinf(table), np.isneginf(table))
     )
@@ -144,21 +147,30 @@ def look_at_bytes(data: Bytes, dtype: torch.dtype) -> Sums:
     return Sums(nan, posinf, neginf, largest, norm=math.sqrt(counts[there] @ table[there] ** 2))
 
 
-def compare(values: Values, data: Bytes, dtype: torch.dtype, wide: Values, sums: Sums) -> None:
+def compare(values: Values, data: Bytes, dtype: Dtype, wide: Values, sums: Sums) -> None:
     """Adds to `sums` the difference between `values`, which are overwritten, and those in `data`."""
-    other = _widened(data, dtype, wide)
+    other = widened(data, dtype, wide)
     sums.before = _norm(other)
     sums.changed = _norm(np.subtract(values, other, out=values))
 
 
-def _widened(data: Bytes, dtype: torch.dtype, wide: Values) -> Values:
-    dtype = dtype.to_real()
-    if dtype in _NUMPY:
-        return data.view(_NUMPY[dtype])
-    if dtype.itemsize == 1:
-        return _table(dtype).take(data)
+def widened(data: Bytes, dtype: Dtype, wide: Values, *, finite: bool = False) -> Values:
+    """The real numbers in `data` as float32 or float64; 16-bit ones are written into `wide`. `finite`: all are."""
+    real = dtype.real
+    if real.name in _NUMPY:
+        return data.view(_NUMPY[real.name])
+    if real.itemsize == 1:
+        return _table(real).take(data)
     values = wide[: len(data) // 2]
-    torch.from_numpy(values).copy_(torch.from_numpy(data).view(dtype))
+    bits = values.view(np.int32)
+    if real.name == "bfloat16":  # the upper half of a float32
+        np.left_shift(data.view(np.int16), np.int32(16), out=bits, dtype=np.int32)
+    elif finite or math.isfinite(_largest_of_16_bits(data, real)):  # three times as fast as numpy's own conversion
+        np.left_shift(data.view(np.int16), np.int32(13), out=bits, dtype=np.int32)
+        np.bitwise_and(bits, _HALF_BITS, out=bits)
+        np.multiply(values, np.float32(2.0**112), out=values)  # the exponents' biases are 15 and 127
+    else:
+        np.copyto(values, data.view(np.float16))
     return values
 
 
@@ -167,10 +179,10 @@ def _largest(values: Values) -> float:
     return max(float(values.max()), -float(values.min()))
 
 
-def _largest_of_16_bits(data: Bytes, dtype: torch.dtype) -> float:
+def _largest_of_16_bits(data: Bytes, dtype: Dtype) -> float:
     """The same from the bits, which without the sign bit sort like the magnitudes: half as many bytes to read."""
     bits = max(int(np.maximum.reduce(data.view(np.int16))), int(np.maximum.reduce(data.view(np.uint16))) & 0x7FFF)
-    if dtype == torch.bfloat16:  # the upper half of a float32
+    if dtype.name == "bfloat16":  # the upper half of a float32
         return float(np.uint32(bits << 16).view(np.float32))
     return float(np.uint16(bits).view(np.float16))
 
@@ -196,6 +208,9 @@ def _squares(values: Values) -> float:
 
 
 @functools.cache
-def _table(dtype: torch.dtype) -> Values:
-    """float32[256]: the value of each byte in an 8-bit type."""
-    return torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()
+def _table(dtype: Dtype) -> Values:
+    """float32[256]: the value of each byte in an 8-bit type, by torch: few checkpoints have such types."""
+    import torch
+
+    table: Values = torch.arange(256, dtype=torch.uint8).view(getattr(torch, dtype.name)).float().numpy()
+    return table

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
+from postmortem.checkpoints.chunks import widened
 from postmortem.checkpoints.find import is_weights, step_of
 from postmortem.checkpoints.formats import format_of
 from postmortem.checkpoints.formats.shared.pieces import Piece, Stamp, stamp_of
@@ -23,7 +24,9 @@ from postmortem.core.model import Problem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from postmortem.checkpoints.chunks import Bytes
     from postmortem.checkpoints.formats import CheckpointFormat
+    from postmortem.checkpoints.formats.shared.dtypes import Dtype
 
 _JSON_LIMIT = 25 * 2**20  # JSON takes up to thirty times its size in memory
 _SHOWN = 20  # missing files that are listed one by one
@@ -160,9 +163,15 @@ def optimizer_count(found: FileMap) -> int | None:
         try:
             with piece.path.open("rb") as f:
                 f.seek(piece.offset)
-                data = bytearray(f.read(piece.nbytes))
+                data = f.read(piece.nbytes)
         except OSError:  # deleted after it was listed
             continue
         if len(data) == piece.nbytes == piece.dtype.itemsize:
-            seen.append(torch.frombuffer(data, dtype=piece.dtype).item())
-    return max((int(n) for n in seen if isinstance(n, (int, float)) and math.isfinite(n)), default=None)
+            seen.append(_number(np.frombuffer(data, np.uint8), piece.dtype))
+    return max((int(n) for n in seen if math.isfinite(n)), default=None)
+
+
+def _number(data: Bytes, dtype: Dtype) -> float:
+    if dtype.kind == "whole":
+        return float(data.view(dtype.name)[0])
+    return float(widened(data, dtype, np.empty(1, np.float32))[0])

@@ -9,17 +9,14 @@ import functools
 import math
 import os
 import re
-import threading
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 
 from postmortem.checkpoints.chunks import CHUNK, Buffers, Files, Sums, compare, look, look_at_bytes
 from postmortem.checkpoints.file_map import FileMap, map_files
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from postmortem.checkpoints.formats.shared.pieces import Piece
 
 _SPAN = 16 * CHUNK  # the bytes that a thread takes at a time
-_TURN = threading.Lock()
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
 
 Part = Literal["weights", "state", "record"]
@@ -193,8 +189,7 @@ def tensors_of(found: FileMap, previous: FileMap) -> list[TensorHealth]:
     before = {(p.name, p.start): p for p in previous.pieces}
     groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
     for p in found.pieces:
-        packed = str(p.dtype).endswith("_x2")  # two 4-bit numbers in a byte, which are never NaN or infinite
-        if (p.dtype.is_floating_point or p.dtype.is_complex) and not packed:
+        if p.dtype.kind != "whole":
             groups[p.path, p.offset, p.nbytes].append(p)
     places = [
         _Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()
@@ -224,7 +219,7 @@ def _look_at(places: list[_Place]) -> None:
     if not spans:
         return
     workers = min(8, os.cpu_count() or 1, len(spans))  # more would compete for the cache
-    with _one_torch_thread(), ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         try:
             work = [pool.submit(_work, spans) for _ in range(workers)]
             seen = chain.from_iterable(worker.result() for worker in work)
@@ -236,18 +231,6 @@ def _look_at(places: list[_Place]) -> None:
                     span.place.sums.add(what)
         finally:
             spans.clear()  # if a worker failed or Ctrl-C was pressed, the others stop
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """torch computes with one thread meanwhile. Callers take turns: each restores the number that it found."""
-    with _TURN:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
 
 
 def _work(spans: deque[_Span]) -> list[tuple[_Span, Sums | Problem]]:
@@ -295,5 +278,6 @@ def _joined(places: Iterable[_Place]) -> Iterator[TensorHealth]:
             s.add(place.sums)
         piece, numel = parts[0][0], sum(math.prod(p.shape) for p, _ in parts)
         change = s.changed / s.before if s.before and all(place.before for _, place in parts) else None
-        dtype = str(piece.dtype).removeprefix("torch.")
-        yield TensorHealth(name, piece.shape, dtype, numel, s.nan, s.posinf, s.neginf, s.largest, s.norm, change)
+        yield TensorHealth(
+            name, piece.shape, piece.dtype.name, numel, s.nan, s.posinf, s.neginf, s.largest, s.norm, change
+        )

@@ -30,6 +30,8 @@ def history_of(path: Path) -> tuple[Path, Path] | None:
 
     None for what belongs to no history.
     """
+    if HOME.name not in path.parts:
+        return None
     for folder in (path, *path.parents):
         home = folder.parent
         if home.name == HOME.name and home.parent.name == HOME.parent.name:

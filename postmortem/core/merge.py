@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from postmortem.core.run import Stream
 
 
+_MOST_ALIKE = 4
 _MANY = 64
 """Up to this many series of one role in the other sources, each is compared; if there are more (one per layer), only
 those of the same name."""
@@ -36,6 +37,7 @@ def _series(stream: Stream, roles: dict[str, str | None], *, again: bool) -> lis
         return []
     order, bounds = points.by_tag_and_rank()
     found = []
+    columns: dict[tuple[float, ...], list[NDArray[Any]]] = {}
     for rows in np.split(order, bounds):
         step, segment = points.take("step", rows), stream.segment[rows]
         restarted = segment[-1] > segment[0]
@@ -49,11 +51,29 @@ def _series(stream: Stream, roles: dict[str, str | None], *, again: bool) -> lis
             step = points.take("step", rows)
         tag = points.tags[int(points.code[rows[0]])]
         rank, wall_time = int(points.take("rank", rows[0])), points.take("wall_time", rows)
+        step, wall_time = _once(step, columns), _once(wall_time, columns)
         series = Series(tag, roles.get(tag), rank, stream.source, step, points.value[rows], wall_time)
         for column in (series.step, series.value, series.wall_time):
             column.flags.writeable = False
         found.append((int(rows.min()), series))
     return [s for _, s in sorted(found, key=lambda f: f[0])]
+
+
+def _once(column: NDArray[Any], known: dict[tuple[float, ...], list[NDArray[Any]]]) -> NDArray[Any]:
+    """The same column of another series, where one is equal bit for bit: most tags are logged at the same steps."""
+    bits = column.view(np.int64) if column.dtype == np.float64 else column  # a NaN is equal to itself
+    alike = known.setdefault((len(bits), int(bits[0]), int(bits[len(bits) // 2]), int(bits[-1])), [])
+    same = next(
+        (
+            other
+            for other in alike[:_MOST_ALIKE]
+            if other.dtype == column.dtype and np.array_equal(other.view(bits.dtype), bits)
+        ),
+        None,
+    )
+    if same is None:
+        alike.append(column)
+    return column if same is None else same
 
 
 def _survives(step: NDArray[np.int64], segment: NDArray[np.int16]) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from postmortem.core.roles import HELD_OUT, plain_name
-from postmortem.core.stats import centred_median
+from postmortem.core.stats import centred_median, median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -248,7 +248,7 @@ def is_noisy(values: NDArray[np.float64]) -> bool:
         return True
     bends = np.diff(steps)
     # a schedule that is printed is rounded, which bends it by up to two units of the last digit
-    least = max(3 * _last_digit(values), 0.01 * float(np.median(np.abs(steps))))
+    least = max(3 * _last_digit(values), 0.01 * median(np.abs(steps)))
     return bool((bends[1:] * bends[:-1] < 0).mean() > 0.3 and np.median(np.abs(bends)) > least)
 
 
@@ -256,7 +256,7 @@ def _last_digit(values: NDArray[np.float64]) -> float:
     """The usual unit of the last significant digit of printed values; next to nothing if they are not rounded."""
     some = [v for v in values[:200].tolist() if v]
     digits = next((n for n in range(1, 12) if all(float(f"{v:.{n}g}") == v for v in some)), 17)
-    return float(np.median([10.0 ** (np.floor(np.log10(abs(v))) - digits + 1) for v in some])) if some else 0.0
+    return median(np.array([10.0 ** (np.floor(np.log10(abs(v))) - digits + 1) for v in some])) if some else 0.0
 
 
 def learns(values: NDArray[np.float64]) -> bool:

@@ -118,12 +118,15 @@ class Points:
 
     def by_tag_and_rank(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Indices of the points by tag and rank, in order of arrival within each, and where each next pair begins."""
-        rank = self.rank.astype(np.int32)
-        rank -= rank.min(initial=0)
-        width = int(rank.max(initial=0)) + 1
+        by_row = self._by_row.get("rank", self._columns["rank"])
+        lowest = int(by_row.min(initial=0))
+        width = int(by_row.max(initial=lowest)) - lowest + 1
         # numpy sorts short numbers by counting
         kind = np.dtype(np.uint16 if len(self.tags) * width <= 65_536 else np.int64)
-        group = self.code.astype(kind) * kind.type(width) + rank.astype(kind)
+        group = self.code.astype(kind)
+        if width > 1:
+            group *= kind.type(width)
+            group += (self.rank.astype(np.int32) - lowest).astype(kind)
         order = np.argsort(group, kind="stable")
         group = group[order]
         return order, np.flatnonzero(group[1:] != group[:-1]) + 1

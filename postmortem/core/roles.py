@@ -187,6 +187,7 @@ _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
 
 
+@lru_cache(maxsize=65_536)
 def plain_name(tag: str) -> str:
     """``trainLoss``, ``train_loss`` and ``Train.Loss`` are ``train loss``; slashes stay, and ``mAP`` is one word.
 
@@ -349,6 +350,7 @@ _BESIDE = re.compile(
 """Words that may stand beside one of `_WHOLE` in the name of the whole loss: of splits, windows and the total."""
 
 
+@lru_cache(maxsize=65_536)
 def is_total(tag: str) -> bool:
     """Whether a loss of this name is the whole loss: ``loss``, ``train/loss``, ``total_loss``, ``lm loss``, ``total``.
 

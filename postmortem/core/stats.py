@@ -7,6 +7,7 @@ the latter and not the former (P. J. Huber, Robust Statistics, 1981, ch. 5; F. R
 from __future__ import annotations
 
 import math
+from bisect import insort
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,9 +71,7 @@ def trailing_median(x: Floats, window: int = 25) -> Floats:
     out = np.empty(n)
     if not n:
         return out
-    out[0] = x[0]
-    for i in range(1, min(window, n)):
-        out[i] = median(x[:i])
+    out[: min(window, n)] = _first_medians(x[: min(window, n)])
     if n > window:
         windows = sliding_window_view(x, window)
         mid = window // 2
@@ -80,6 +79,19 @@ def trailing_median(x: Floats, window: int = 25) -> Floats:
             block = np.partition(windows[start : min(start + _CHUNK, n - window)], mid, axis=1)
             middle = block[:, mid] if window % 2 else (block[:, mid] + block[:, :mid].max(axis=1)) / 2
             out[window + start : window + start + len(middle)] = middle
+    return out
+
+
+def _first_medians(x: Floats) -> list[float]:
+    """The median of all values before each of these, which are few; the first has none and gets its own value."""
+    values: list[float] = x.tolist()
+    before: list[float] = []
+    out = values[:1]
+    for i, value in enumerate(values[:-1], 1):
+        if math.isnan(value):
+            return out + [math.nan] * (len(values) - i)
+        insort(before, value)
+        out.append(before[i // 2] if i % 2 else (before[i // 2 - 1] + before[i // 2]) / 2)
     return out
 
 

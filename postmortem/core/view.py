@@ -61,7 +61,14 @@ class View:
 
     def of(self, *roles: str) -> list[Series]:
         """All series of these roles, by role in the order asked for, see `_by_weight` for the order within a role."""
-        return [s for role in roles for s in _by_weight([s for s in self.series if s.role == role])]
+        return [s for role in roles for s in self._of_role.get(role, ())]
+
+    @cached_property
+    def _of_role(self) -> dict[str | None, list[Series]]:
+        found = defaultdict(list)
+        for series in self.series:
+            found[series.role].append(series)
+        return {role: _by_weight(of_role) for role, of_role in found.items()}
 
     def main(self, *roles: str) -> Series | None:
         """The main series of these roles: the first of `of`, or None if none of the roles is logged."""

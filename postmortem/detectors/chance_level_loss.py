@@ -9,7 +9,7 @@ import numpy as np
 
 from postmortem.core.printable import number
 from postmortem.core.roles import plain_name
-from postmortem.core.stats import centred_median, noise
+from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import lost_to_chance
@@ -109,7 +109,7 @@ class ChanceLevelLoss(BaseDetector):
     def _guesses(self, series: Series, known: list[tuple[int, str]]) -> Finding | None:
         """A training loss that ends at ln(k)."""
         rest = series.value[len(series) // 2 :]
-        level = float(np.median(rest))
+        level = median(rest)
         if not flat(rest):
             return None
         for k, how in known:
@@ -140,15 +140,15 @@ class ChanceLevelLoss(BaseDetector):
         if lost is None or (told and lost.classes not in told):
             return None
         loss, k, rest = lost.loss, lost.classes, lost.loss.value[lost.at :]
-        score = float(np.median(lost.score.value[lost.score.step >= loss.step[lost.at]]))
+        score = median(lost.score.value[lost.score.step >= loss.step[lost.at]])
         return self.found(
             loss,
             lost.at,
-            f"{loss.tag} stays at {number(float(np.median(rest)))} from step {loss.step[lost.at]} to the end, which is "
+            f"{loss.tag} stays at {number(median(rest))} from step {loss.step[lost.at]} to the end, which is "
             f"ln({k}), and {lost.score.tag} at {number(score)}, chance among {k} classes, after {loss.tag} was "
             f"{number(loss.value[lost.best])} at step {loss.step[lost.best]}: what was learned is lost",
             end=len(loss) - 1,
-            evidence={"level": float(np.median(rest)), "score": score, "classes": k, "best": loss.value[lost.best]},
+            evidence={"level": median(rest), "score": score, "classes": k, "best": loss.value[lost.best]},
         )
 
     def _never_learns(self, view: View, scores: list[Series]) -> Finding | None:
@@ -171,7 +171,7 @@ class ChanceLevelLoss(BaseDetector):
         return None
 
     def _no_better(self, loss: Series, score: Series, k: int) -> Finding:
-        level, scored = float(np.median(loss.value)), float(np.median(score.value))
+        level, scored = median(loss.value), median(score.value)
         return self.found(
             loss,
             0,
@@ -188,7 +188,7 @@ class ChanceLevelLoss(BaseDetector):
         """
         falls, measured = "", ", no more than by chance"
         if losses:
-            first, last = (float(np.median(part)) for part in (losses[0].value[:5], losses[0].value[-5:]))
+            first, last = (median(part) for part in (losses[0].value[:5], losses[0].value[-5:]))
             if last < _FALLS * first:
                 if not any(s.role == "val_accuracy" or 5 * len(s) <= len(losses[0]) for s in scores):
                     return None
@@ -216,7 +216,7 @@ class ChanceLevelLoss(BaseDetector):
         if not losses or not long:
             return None
         series, loss = long[0], losses[0]
-        first, last = (float(np.median(part)) for part in (loss.value[:5], loss.value[-5:]))
+        first, last = (median(part) for part in (loss.value[:5], loss.value[-5:]))
         values = np.unique(series.value)
         whole = 100.0 if values[-1] > 1 else 1.0
         if last < _FALLS * first or any(len(np.unique(s.value)) > 2 for s in long) or len(values) != 2:
@@ -237,7 +237,7 @@ class ChanceLevelLoss(BaseDetector):
         """Scores of a segmentation that stay poor to the end and do not rise, while the training loss falls."""
         if not losses:
             return None
-        first, last = (float(np.median(part)) for part in (losses[0].value[:5], losses[0].value[-5:]))
+        first, last = (median(part) for part in (losses[0].value[:5], losses[0].value[-5:]))
         measured = [
             s
             for s in scores
@@ -266,9 +266,9 @@ class ChanceLevelLoss(BaseDetector):
         if not losses or not long or any(len(np.unique(s.value)) < 3 for s in long):
             return None  # a score that is always the same is another finding
         whole = 100.0 if any(s.value.max() > 1 for s in scores) else 1.0
-        first, last = (float(np.median(part)) for part in (losses[0].value[:5], losses[0].value[-5:]))
+        first, last = (median(part) for part in (losses[0].value[:5], losses[0].value[-5:]))
         best = max(long, key=lambda s: s.value.max())
-        early, late = (float(np.median(part)) for part in (best.value[: len(best) // 5], best.value[-len(best) // 5 :]))
+        early, late = (median(part) for part in (best.value[: len(best) // 5], best.value[-len(best) // 5 :]))
         if not (
             0 < best.value.max() <= self.options.poor * whole
             and 0.9 < late / max(early, 1e-9) < 1.05
@@ -317,17 +317,17 @@ class ChanceLevelLoss(BaseDetector):
         score = next((s for s in scores if s.role == "val_accuracy"), None)
         if held_out is None or score is None or not losses:
             return None
-        level = float(np.median(score.value)) / (100 if score.value.max() > 1 else 1)  # 0.9 may be per cent
+        level = median(score.value) / (100 if score.value.max() > 1 else 1)  # 0.9 may be per cent
         k = round(1 / level) if level > 1e-3 else 0
         told = _told(view)
         if not (2 <= k <= 1000 and abs(level * k - 1) < 0.1 and flat(score.value)):
             return None
         if told and not any(abs(level * n - 1) < 0.1 for n, _ in told):
             return None
-        train, test = (float(np.median(s.value[-max(3, len(s) // 3) :])) for s in (losses[0], held_out))
+        train, test = (median(s.value[-max(3, len(s) // 3) :]) for s in (losses[0], held_out))
         if not (train < 0.5 * math.log(k) and test > 2 * math.log(k)):
             return None
-        if len(held_out) > 5 and float(np.median(held_out.value[:3])) < 0.5 * test:
+        if len(held_out) > 5 and median(held_out.value[:3]) < 0.5 * test:
             return None  # the model memorises: overfitting tells it, and the accuracy follows
         return self.found(
             score,
@@ -343,9 +343,9 @@ class ChanceLevelLoss(BaseDetector):
         found = [(int(n), f"{key} in the configuration") for key, n in view.settings(*_CLASSES) if 2 <= n < 1e7]
         if told := _told(view):
             return found + told
-        guess = math.exp(min(float(np.median(loss.value[len(loss) // 2 :])), 16.0))
+        guess = math.exp(min(median(loss.value[len(loss) // 2 :]), 16.0))
         for score in scores:
-            level = float(np.median(score.value[len(score) // 2 :])) / (100 if score.value.max() > 1 else 1)
+            level = median(score.value[len(score) // 2 :]) / (100 if score.value.max() > 1 else 1)
             k = round(1 / level) if level > 1e-3 else 0
             if 2 <= k <= 100 and abs(level * k - 1) < 0.15:
                 found.append((k, f"{score.tag} is {number(level)}"))
@@ -357,7 +357,7 @@ class ChanceLevelLoss(BaseDetector):
 def _rises(score: NDArray[np.float64]) -> bool:
     """Whether the last third of a score float64[n] is clearly above the others."""
     third = max(1, len(score) // 3)
-    level = [float(np.median(part)) for part in (score[:third], score[third:-third], score[-third:])]
+    level = [median(part) for part in (score[:third], score[third:-third], score[-third:])]
     return level[2] > 1.3 * max(level[:2]) + 0.02
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import sigma
+from postmortem.core.stats import median, sigma
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
@@ -107,7 +107,7 @@ class Divergence(BaseDetector):
         x = np.log(series.value)
         n = len(x)
         if not contest and (left := self._left_the_start(x)):
-            level, end = float(x[0]), float(np.median(x[left:]))
+            level, end = float(x[0]), median(x[left:])
             at_end = left + _nearest(x[left:], end)
             return self.found(
                 series,
@@ -119,7 +119,7 @@ class Divergence(BaseDetector):
             )
         smooth, wide, best = valley(x)
         level = float(wide[best])
-        end = float(np.median(x[-max(3, n // 12) :]))
+        end = median(x[-max(3, n // 12) :])
         rise = end - level
         spread = max(sigma((x - wide)[max(0, best - n // 3) : best + 1]), 1e-6)
         unrest = spread
@@ -167,12 +167,12 @@ class Divergence(BaseDetector):
         """
         x, n = series.value, len(series)
         size, third = np.abs(x), n // 3
-        start = max(1.0, float(np.median(size[: max(5, n // 50)])))
-        middle, last = (float(np.median(part)) for part in (x[third : 2 * third], x[-third:]))
+        start = max(1.0, median(size[: max(5, n // 50)]))
+        middle, last = (median(part) for part in (x[third : 2 * third], x[-third:]))
         if not (last < -self.options.unbounded * start and last < 1.5 * min(middle, 0.0)):
             return None
         at = int(np.flatnonzero(size <= 10 * start).max(initial=-1)) + 1
-        end = float(np.median(x[-max(3, n // 12) :]))
+        end = median(x[-max(3, n // 12) :])
         high = n - max(3, n // 12) + _nearest(x[-max(3, n // 12) :], end)
         return self.found(
             series,
@@ -190,7 +190,7 @@ class Divergence(BaseDetector):
         """
         left = int(np.flatnonzero(x <= x[0] + np.log(2))[-1]) + 1
         early = left <= max(3, len(x) // 10)
-        return left if early and float(np.median(x[left:])) > x[0] + np.log(self.options.from_start) else 0
+        return left if early and median(x[left:]) > x[0] + np.log(self.options.from_start) else 0
 
     @staticmethod
     def _onset(smooth: NDArray[np.float64], best: int, level: float, rise: float, spread: float) -> int:
@@ -210,7 +210,7 @@ class Divergence(BaseDetector):
             return False
         three = after[3:] - after[:-3]
         at = int(np.argmax(three))
-        just_before = float(np.median(after[max(0, at - 2) : at + 1]))
+        just_before = median(after[max(0, at - 2) : at + 1])
         highest = max(rise, float(np.quantile(after, 0.98)) - level)
         return bool(three[at] > max(0.5 * highest, 6 * spread) and just_before - level < max(0.1 * rise, 3 * spread))
 

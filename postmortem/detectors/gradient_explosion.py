@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median, noise
+from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.lr_phase import new_phase, no_worse
@@ -64,8 +64,8 @@ class GradientExplosion(BaseDetector):
             n = len(x)
             smooth = centred_median(x, 2 * max(1, n // 80) + 1)
             guard = max(2, n // 25)
-            tail = float(np.median(x[-max(3, n // 10) :]))
-            end = max(tail, float(np.median(x[-3:])))
+            tail = median(x[-max(3, n // 10) :])
+            end = max(tail, median(x[-3:]))
             held = float(np.quantile(smooth[guard : max(guard + 3, n - max(3, n // 10))], 0.25))
             if end - held < np.log(self.options.ratio):
                 continue

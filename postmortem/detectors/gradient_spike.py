@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import noise
+from postmortem.core.stats import median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
@@ -84,7 +84,7 @@ class GradientSpike(BaseDetector):
                 lasting = spike.last - spike.first + 1 > max(5, self.options.longest * n) or spike.last == n - 1
                 step = int(res.series.step[spike.first])
                 before, peak = math.exp(res.base[spike.first]), float(res.series.value[spike.peak])
-                after = float(np.median(res.series.value[spike.last + 1 :][:25])) if spike.last + 1 < n else before
+                after = median(res.series.value[spike.last + 1 :][:25]) if spike.last + 1 < n else before
                 if lasting or peak < self.options.ratio * after or new_phase(view, step) or warm_restart(view, step):
                     continue
                 change = change_at(view, res.series, step)
@@ -113,5 +113,5 @@ def _loss_is_calm(view: View, series: Series, spike: Excursion) -> bool:
     before, after = loss.value[max(0, first - 25) : first], loss.value[first : last + 11]
     if len(before) < 10 or len(after) < 5 or len(loss) < 0.5 * len(series):
         return False
-    level, spread = float(np.median(before)), noise(before)
+    level, spread = median(before), noise(before)
     return bool(after.max() <= max(before.max(), level + 3 * spread) and np.median(after) <= level + spread)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median
+from postmortem.core.stats import centred_median, median
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 
@@ -79,7 +79,7 @@ class GradientVanishing(BaseDetector):
         x = np.log(np.maximum(series.value, 1e-30))
         n = len(x)
         smooth = centred_median(x, 2 * max(1, n // 100) + 1)
-        end = float(np.median(x[-max(3, n // 20) :]))
+        end = median(x[-max(3, n // 20) :])
         held = float(np.quantile(smooth[: max(3, n // 2)], 0.75))
         if held - end < np.log(self.options.ratio):
             return None
@@ -91,7 +91,7 @@ class GradientVanishing(BaseDetector):
         low = int(above[-1]) + 1
         chord = smooth[0] + (smooth[min(low, n - 1)] - smooth[0]) * np.arange(low) / max(low, 1)
         at = min(int(np.argmax(smooth[:low] - chord)) + 1, n - 1)  # the knee: farthest above the straight line down
-        last = float(np.median(series.value[-max(3, n // 20) :]))
+        last = median(series.value[-max(3, n // 20) :])
         return self.found(
             series,
             at,
@@ -104,7 +104,7 @@ class GradientVanishing(BaseDetector):
     def _starved(self, view: View, layers: list[Series]) -> Finding | None:
         judged = {(layer.tag, layer.rank) for layer in layers}
         ordered = [s for s in view.series if s.role == "layer_grad_norm" and (s.tag, s.rank) in judged]
-        level = np.array([float(np.median(s.finite.value)) for s in ordered])
+        level = np.array([median(s.finite.value) for s in ordered])
         top = float(level.max())
         low = int(np.argmin(level))
         if not top > 0 or level[low] >= self.options.layers * top:

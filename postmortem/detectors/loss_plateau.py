@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median, noise
+from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.frozen import constant_from, digits, flat
@@ -82,7 +82,7 @@ class LossPlateau(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} stays at {number(float(np.median(rest)))} from step {series.step[at]} on: {why}",
+                f"{series.tag} stays at {number(median(rest))} from step {series.step[at]} on: {why}",
                 end=len(series) - 1,
                 evidence={
                     "level": np.median(rest),
@@ -124,7 +124,7 @@ class LossPlateau(BaseDetector):
 
     def _never_fell(self, series: Series) -> tuple[int, str] | None:
         x = series.value
-        level, spread = float(np.median(x)), noise(x)
+        level, spread = median(x), noise(x)
         if not flat(x) or x.min() == x.max() or spread > 0.05 * abs(level) or x[0] - level > 4 * spread:
             return None
         smooth = centred_median(x, 2 * max(2, len(x) // 20) + 1)
@@ -148,7 +148,8 @@ class LossPlateau(BaseDetector):
         k = int(kinks[int(np.argmin(errors))])
         before, after = y[:k], y[k:]
         third = before[-max(4, k // 3) :]
-        slope = float(np.polyfit(np.arange(len(third)), third, 1)[0]) * len(third)
+        place = np.arange(len(third)) - (len(third) - 1) / 2
+        slope = float(place @ third / (place @ place)) * len(third)
         spread = noise(after)
         falling = -slope > max(3 * spread / len(third) ** 0.5, 0.03)
         w = max(4, k // 6)
@@ -157,7 +158,7 @@ class LossPlateau(BaseDetector):
         pace = [float(y[a : a + w].mean() - y[a + w : a + 2 * w].mean()) for a in (k - 3 * w, k - 2 * w)]
         if pace[1] < 0.6 * pace[0]:
             return None  # it was slowing down
-        if not falling or not flat(after) or np.median(after) < np.log(0.05) + np.median(before[:5]):
+        if not falling or not flat(after) or median(after) < np.log(0.05) + median(before[:5]):
             return None
         gain = len(y) * np.log(_smooth_decay(t, y) / max(errors.min(), 1e-300)) / np.log(len(y))
         if gain < self.options.evidence:
@@ -175,8 +176,8 @@ class LossPlateau(BaseDetector):
 
 def _fell(x: NDArray[np.float64]) -> bool:
     """Whether the loss left its first level downwards: by more than a tenth and four noises."""
-    level = float(np.median(x))
-    return float(np.median(x[:3])) - level > max(0.1 * abs(level), 4 * noise(x))
+    level = median(x)
+    return median(x[:3]) - level > max(0.1 * abs(level), 4 * noise(x))
 
 
 def _dead_from(rate: Series) -> int | None:
@@ -188,7 +189,7 @@ def _dead_from(rate: Series) -> int | None:
 
 def _small(rate: Series, at: int) -> str:
     """What is said of a learning rate that is too small from row `at` on."""
-    value, peak = float(np.median(rate.value[at:])), float(rate.value.max(initial=0.0))
+    value, peak = median(rate.value[at:]), float(rate.value.max(initial=0.0))
     if not value:
         return f"{rate.tag} is zero"
     return f"{rate.tag} has fallen from {number(peak)} to {number(value)}, which is too small to learn"
@@ -202,7 +203,7 @@ def _still_improves(view: View, step: int) -> bool:
         if third >= 3:
             early, late = after[:third], after[-third:]
             fall = float(np.median(early) - np.median(late))
-            return bool(fall > max(0.02 * abs(float(np.median(early))), 2 * noise(after) / third**0.5))
+            return bool(fall > max(0.02 * abs(median(early)), 2 * noise(after) / third**0.5))
     return False
 
 

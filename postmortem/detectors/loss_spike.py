@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import noise
+from postmortem.core.stats import median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
@@ -132,11 +132,11 @@ class LossSpike(BaseDetector):
     ) -> Finding:
         series = res.series
         value, step, peak = series.value, series.step, series.value[spike.peak]
-        before = float(np.median(value[max(0, spike.first - 25) : spike.first]))
+        before = median(value[max(0, spike.first - 25) : spike.first])
         if res.log:
             before = math.exp(res.base[spike.first])
         # below the median if the loss fell fast
-        lately = float(np.median(value[max(0, spike.first - 5) : spike.first]))
+        lately = median(value[max(0, spike.first - 5) : spike.first])
         back = np.flatnonzero(value[spike.last + 1 :] <= before + 0.25 * (peak - before))
         recovered = (
             len(back) > 0
@@ -150,7 +150,7 @@ class LossSpike(BaseDetector):
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         mild = recovered or at_end or series.role == "val_loss"
         if change and not recovered:
-            first, after = float(np.median(value[: max(3, len(value) // 50)])), float(np.median(value[spike.first :]))
+            first, after = median(value[: max(3, len(value) // 50)]), median(value[spike.first :])
             change = change if change.allows(first, before, after) else None
         harmless = harmless or series.role == "val_loss"
         reason = f", as {change}" if change else ""
@@ -212,7 +212,7 @@ def _reward_holds(view: View, series: Series, spike: Excursion) -> bool:
 
 def _hardly_anything(series: Series, spike: Excursion) -> bool:
     """Whether even the peak is a small share of the first loss: one that is nearly zero scatters by ratio."""
-    first = float(np.median(series.value[: max(3, len(series) // 50)]))
+    first = median(series.value[: max(3, len(series) // 50)])
     return bool(series.value[spike.peak] < _HARDLY * first)
 
 
@@ -227,7 +227,7 @@ def _lost_half(res: Residuals, spike: Excursion) -> bool:
     """Whether more than half of what was learned is lost for good: a loss of 3.5 nats that jumps to 4.5 has a small
     ratio, but 4.5 may be where an untrained model begins."""
     value = res.series.value
-    first, before = float(np.median(value[:3])), math.exp(res.base[spike.first])
+    first, before = median(value[:3]), math.exp(res.base[spike.first])
     half = before + 0.5 * (first - before)
     after = value[spike.first : spike.first + _STAYS]
     return before < first and len(after) >= _STAYS and float(after.min()) > half
@@ -247,4 +247,4 @@ def _climbs(res: Residuals, spike: Excursion) -> bool:
         return True
     after = np.log(res.series.value[spike.last + 1 :])
     base = float(res.base[spike.first])
-    return len(after) >= 15 and float(np.median(after)) - base > 2 * spike.rise
+    return len(after) >= 15 and median(after) - base > 2 * spike.rise

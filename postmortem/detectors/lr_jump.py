@@ -126,6 +126,8 @@ class LrJump(BaseDetector):
     def _resumed(self, view: View) -> Iterator[tuple[Series, int, float]]:
         """Yields (learning rate after a restart, its first row that differs, the rate at that step before)."""
         for stream in view.run.streams:
+            if not stream.restarts:
+                continue
             points = stream.points
             order, borders = points.by_tag_and_rank()
             for rows in np.split(order, borders):

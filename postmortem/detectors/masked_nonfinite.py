@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.stats import median
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.adversarial import collapse
@@ -96,5 +97,5 @@ def _lost_scores(view: View, step: int) -> list[str]:
     scores = [s.finite for s in view.of("val_accuracy", "accuracy")]
     since = [(s.tag, s.value[s.step < step], s.value[s.step >= step]) for s in scores]
     both = [(tag, before, after) for tag, before, after in since if len(before) and len(after) >= 2]
-    lost = [tag for tag, before, after in both if float(np.max(after)) < float(np.median(before[-5:])) / 2]
+    lost = [tag for tag, before, after in both if float(np.max(after)) < median(before[-5:]) / 2]
     return lost if len(lost) == len(both) else []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median, noise
+from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 
@@ -66,8 +66,8 @@ class MemoryGrowth(BaseDetector):
         smooth = centred_median(x, 2 * max(2, n // 20) + 1)
         first = n // 10
         held, end, then = (
-            float(np.median(x[first : first + max(3, n // 10)])),
-            float(np.median(x[-max(3, n // 20) :])),
+            median(x[first : first + max(3, n // 10)]),
+            median(x[-max(3, n // 20) :]),
             float(smooth[n - 1 - n // 4]),
         )
         if held <= 0 or end < (1 + self.options.growth) * held:

@@ -7,6 +7,7 @@ import numpy as np
 
 from postmortem.core.objective import is_noisy, may_grow
 from postmortem.core.printable import number
+from postmortem.core.stats import median
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 
@@ -67,7 +68,7 @@ class MetricExplosion(BaseDetector):
         if not found:
             return
         series, at, level = min(found, key=lambda f: f[0].step[f[1]])
-        end = float(np.median(np.abs(series.value[-max(3, len(series) // 12) :])))
+        end = median(np.abs(series.value[-max(3, len(series) // 12) :]))
         others = sorted({s.tag for s, _, _ in found} - {series.tag})
         also = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(others[:3])}" if others else ""
         also += f" and {len(others) - 3} others" if len(others) > 3 else ""
@@ -100,7 +101,7 @@ class MetricExplosion(BaseDetector):
         """The point from which on the series stays far above its level; None if it did not explode."""
         x = np.abs(series.value)
         first = self._first_part(series)
-        end = float(np.median(x[-max(3, len(x) // 12) :]))
+        end = median(x[-max(3, len(x) // 12) :])
         if not (0 < level < np.inf and end >= self.options.factor * level and end >= self.options.least):
             return None
         before = series.value[:first]

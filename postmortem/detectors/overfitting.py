@@ -8,7 +8,7 @@ import numpy as np
 
 from postmortem.core.printable import number
 from postmortem.core.roles import is_total
-from postmortem.core.stats import centred_median, noise
+from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.losses import totals
@@ -86,11 +86,11 @@ class Overfitting(BaseDetector):
         smooth = centred_median(x, 3)
         near = int(np.argmin(smooth))
         best = max(0, near - 1) + int(np.argmin(x[max(0, near - 1) : near + 2]))
-        end = float(np.median(x[-max(3, len(x) // 10) :]))
+        end = median(x[-max(3, len(x) // 10) :])
         least = float(smooth[best])
         if end < (1 + self.options.rise) * least or end - least < self.options.z * noise(x[max(0, best - 2) :]):
             return None
-        then, now = _around(train, int(series.step[best])), float(np.median(train.value[-max(3, len(train) // 10) :]))
+        then, now = _around(train, int(series.step[best])), median(train.value[-max(3, len(train) // 10) :])
         if then is None or now > (1 - self.options.train_down) * then:
             return None
         scores = [s for s in view.of("val_accuracy") or _of_evaluations(view, train) if len(s.finite)]
@@ -127,7 +127,7 @@ def _better(score: Series, step: int) -> bool:
     at = int(np.searchsorted(score.step, step))
     if at >= len(x):
         return False
-    then, now = (float(np.median(part)) for part in (x[at : at + max(3, len(x) // 20)], x[-max(3, len(x) // 10) :]))
+    then, now = (median(part) for part in (x[at : at + max(3, len(x) // 20)], x[-max(3, len(x) // 10) :]))
     top = 100.0 if x.max() > 1 else 1.0
     return now - then > max(0.05 * (top - then), 2 * noise(x))
 
@@ -138,7 +138,7 @@ def _holds(score: Series, step: int) -> bool:
     at = int(np.searchsorted(score.step, step))
     if len(x) - at < 6:
         return False
-    then, now = float(np.median(x[max(0, at - 2) : at + 3])), float(np.median(x[-max(3, len(x) // 10) :]))
+    then, now = median(x[max(0, at - 2) : at + 3]), median(x[-max(3, len(x) // 10) :])
     return now >= then
 
 
@@ -167,4 +167,4 @@ def _around(series: Series, step: int) -> float | None:
         return None
     at = int(np.searchsorted(series.step, step))
     half = max(2, len(series) // 40)
-    return float(np.median(series.value[max(0, at - half) : at + half + 1])) if at - half < len(series) else None
+    return median(series.value[max(0, at - half) : at + half + 1]) if at - half < len(series) else None

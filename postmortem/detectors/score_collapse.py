@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median, noise
+from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
@@ -97,7 +97,7 @@ class ScoreCollapse(BaseDetector):
         """The course of a series that collapses for good; None for any other."""
         x, n = series.value, len(series)
         smooth = centred_median(x, max(5, n // 20) | 1)
-        first, top = float(np.median(x[: max(3, n // 20)])), float(smooth.max())
+        first, top = median(x[: max(3, n // 20)]), float(smooth.max())
         gain = top - first
         if gain <= self.options.gain * noise(x) or gain < 0.2 * abs(top):
             return None
@@ -115,12 +115,12 @@ class ScoreCollapse(BaseDetector):
     def _keeps_gain(series: Series) -> bool:
         """Whether a score rose and ends near its top."""
         x, n = series.value, len(series)
-        first, top = float(np.median(x[: max(3, n // 20)])), float(centred_median(x, 5).max())
-        return top > first and float(np.median(x[-max(3, n // 10) :])) > first + 0.6 * (top - first)
+        first, top = median(x[: max(3, n // 20)]), float(centred_median(x, 5).max())
+        return top > first and median(x[-max(3, n // 10) :]) > first + 0.6 * (top - first)
 
     def _finding(self, view: View, course: _Course) -> Finding:
         series, step = course.series, course.series.step
-        end = float(np.median(series.value[course.down :]))
+        end = median(series.value[course.down :])
         fell = int(step[min(course.fell, len(step) - 1)])
         change = change_at(view, series, fell, near=5, costs="all") if excuses(view, fell) else None
         return self.found(
@@ -139,6 +139,6 @@ def _deterministic(view: View, step: int) -> str:
     """In words: the entropy of the policy that is lost since a step, if one is logged."""
     for series in (s.finite for s in view.series if _ENTROPY.search(s.tag)):
         size, after = np.abs(series.value), series.step >= step
-        if after.any() and float(np.median(size[after])) < 0.02 * float(size.max()):
+        if after.any() and median(size[after]) < 0.02 * float(size.max()):
             return f"; {series.tag} is near zero since: the policy no longer explores"
     return ""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.model import Finding
-from postmortem.core.stats import sigma
+from postmortem.core.stats import median, sigma
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.nonfinite import overwritten_onset
@@ -125,7 +125,7 @@ def _begins_anew(view: View, restart: Restart) -> bool:
         return False
     ends = [int(points.take("step", part)[-1]) for part in (old, new)]
     complete = ends[0] == ends[1] or (_is_round(len(old)) and (_is_round(ends[0]) or _is_round(ends[0] + 1)))
-    first, last, after = (float(np.median(points.value[at])) for at in (old[:3], old[-3:], new[:3]))
+    first, last, after = (median(points.value[at]) for at in (old[:3], old[-3:], new[:3]))
     unrest = sigma(np.diff(points.value[old[-20:]]))
     apart = abs(after - last) > max(0.5 * abs(first - last), 5 * unrest)
     if not apart and min(first, last, after) > 0:  # another loss, of another size

@@ -9,7 +9,6 @@ from postmortem.checkpoints.histories import LEVELS
 from postmortem.following.service import shown
 from postmortem.reporters.html.fragment import fragment
 from postmortem.reporters.html.parts import collapsed, escaped
-from postmortem.reporters.shared.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 _SECONDS = 10  # between two loads
 _ROLES = ("loss", "val_loss", "grad_norm", "lr", "loss_scale")
 _STYLE = """
-body{margin:1.5rem;font:14px/1.45 system-ui,sans-serif;color-scheme:light dark}
+body{margin:1.5rem;font:14px/1.45 system-ui,sans-serif;color-scheme:light}
 form{display:inline-block;margin:0 1rem .5rem 0}
 """
 
@@ -46,7 +45,8 @@ def page(
 def _values(last: Sequence[Last]) -> str:
     first = [v for role in _ROLES for v in last if v.role == role]
     others = [v for v in last if v.role not in _ROLES]
-    return _table(first or others[:10]) + collapsed(count(len(others), "other series"), _table(others))
+    more = collapsed(f"{len(others)} other series", _table(others)) if others else ""
+    return _table(first or others[:10]) + more
 
 
 def _table(values: Sequence[Last]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from postmortem.core.model import Problem
-from postmortem.core.progress import numbered
+from postmortem.core.progress import progressed
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _MOST_REPORTED = 20
 _COMPARED = 20
 """Rows whose last cell is compared with that of a last line without a line end."""
+_AT_ONCE = 8192
+"""Rows of plain numbers that are read together."""
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _POINT = re.compile(r"\d\.\d")
 _MONITOR = {"r", "l", "t"}
@@ -89,6 +91,9 @@ class _File:
         self.path = path
         self.reading = Reading(source=CsvTable.kind, path=str(path))
         self.table, self.long_rows = RowTable(), LongRows()
+        self.names: list[str] = []
+        self.counter = ""
+        self.separator = ","
         self.is_long = False
         self.times: list[float] = []
         self.commas = False
@@ -100,34 +105,24 @@ class _File:
     def read(self) -> Reading:
         text, problems = decoded(self.path.read_bytes(), str(self.path))
         lines = text.split("\n")
-        names: list[str] = []
-        counter = ""
-        header = next((line for line in lines if line.strip() and not _is_comment(line)), "")
-        separator = _separator(header, self.path)
-        self.commas = separator != "," and _POINT.search(text) is None
-        for number, line in numbered(lines, str(self.path)):
-            if not line.strip(" \r\t") or (not names and _is_comment(line)):
-                continue
-            cells = [cell.strip() for cell in _split(line, separator)]
-            if not names or cells == names or _is_header(cells):
-                names = [name or f"column {i}" for i, name in enumerate(cells, 1)]
-                counter = next(iter(counter_names(names)), "")
-                self.is_long = LongRows.apply(names)
-                continue
-            last, torn = number == len(lines), len(cells) != len(names)  # last: without a line end
-            if torn:
-                cells = self.torn(number, cells, names, last=last)
-            elif last:
-                cells = self.open_end(number, cells)
-            if not counter or counter in names[: len(cells)]:  # else nobody knows where the row belongs
-                self.torn_rows += [len(self.table)] * torn
-                self.row(number, names, cells)
-                self.last_cells.extend(cells[-1:])
+        header = next((i for i, line in enumerate(lines) if line.strip() and not _is_comment(line)), len(lines))
+        self.separator = _separator(lines[header] if header < len(lines) else "", self.path)
+        self.commas = self.separator != "," and _POINT.search(text) is None
+        end, last = min(header + 1, len(lines)), len(lines) - 1
+        at = 0
+        while at < len(lines):
+            rows = lines[at:end]
+            if at == last or not self.plain_rows(rows):
+                for number, line in enumerate(rows, at + 1):
+                    self.line(number, line, last=number == len(lines))
+            at, end = end, min(end + _AT_ONCE, max(last, end + 1))  # the last one, which may be cut, comes alone
+            if at > _AT_ONCE:
+                progressed(str(self.path), at, len(lines))
         finish(self.reading, self.table, self.times, torn=self.torn_rows)
         if texts := self.table.text_columns():
             self.reading.skipped[Skip.CELLS] = sum(texts.values())
             self.reading.notes.append(f"text columns: {', '.join(sorted(texts))}")
-        if not names:
+        if not self.names:
             problems.append(Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing"))
         self.reading.problems += problems + self.damaged[:_MOST_REPORTED]
         if more := self.damaged[_MOST_REPORTED:]:
@@ -136,6 +131,42 @@ class _File:
                 Problem(path=str(self.path), line=more[0].line, what=what, lost="cells of these lines")
             )
         return self.reading
+
+    def line(self, number: int, line: str, *, last: bool) -> None:
+        """Reads one line; `last`: it has no line end."""
+        names = self.names
+        if not line.strip(" \r\t") or (not names and _is_comment(line)):
+            return
+        cells = [cell.strip() for cell in _split(line, self.separator)]
+        if not names or cells == names or _is_header(cells):
+            self.names = [name or f"column {i}" for i, name in enumerate(cells, 1)]
+            self.counter = next(iter(counter_names(self.names)), "")
+            self.is_long = LongRows.apply(self.names)
+            return
+        torn = len(cells) != len(names)
+        if torn:
+            cells = self.torn(number, cells, names, last=last)
+        elif last:
+            cells = self.open_end(number, cells)
+        if not self.counter or self.counter in names[: len(cells)]:  # else nobody knows where the row belongs
+            self.torn_rows += [len(self.table)] * torn
+            self.row(number, names, cells)
+            self.last_cells.extend(cells[-1:])
+
+    def plain_rows(self, rows: list[str]) -> bool:
+        """Reads these lines at once and returns True, if each of them has a plain number in each column."""
+        names = self.names
+        if not names or self.is_long or _all_numbers(names) is not None:
+            return False
+        if any(row.count(self.separator) != len(names) - 1 for row in rows):
+            return False
+        if (values := _all_numbers(self.separator.join(rows).split(self.separator))) is None:
+            return False
+        row, column = np.divmod(np.arange(len(values)), len(names))
+        self.table.add_rows(len(rows), names, row, column, np.array(values))
+        self.times += [np.nan] * len(rows)
+        self.last_cells.extend(row.rpartition(self.separator)[2].strip() for row in rows[-_COMPARED:])
+        return True
 
     def torn(self, number: int, cells: list[str], names: list[str], *, last: bool) -> list[str]:
         """Reports a line with too few or too many cells, and returns the cells that are surely whole and in place."""

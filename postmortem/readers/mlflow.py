@@ -11,6 +11,7 @@ from postmortem.core.model import Problem
 from postmortem.core.points import PointsBuilder
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
+from postmortem.readers.shared.open_end import CUT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +102,11 @@ def _text(file: Path, reading: Reading) -> str:
 def _values(file: Path, reading: Reading, tag: str) -> list[tuple[float, str, int, float]]:
     """(time, tag, step, value) of each line of a metric's file."""
     rows: list[tuple[float, str, int, float]] = []
-    for line, text in enumerate(_text(file, reading).split("\n"), 1):
+    *lines, last = _text(file, reading).split("\n")
+    if last.strip():  # its writer ends each line
+        kept = f"{len(lines)} lines before it"
+        reading.problems.append(Problem(path=str(file), line=len(lines) + 1, what=CUT, kept=kept, lost="the line"))
+    for line, text in enumerate(lines, 1):
         cells = text.split()
         if not cells:
             continue

@@ -87,10 +87,27 @@ class MLflowDatabase:
                     reading.notes.append("an MLflow database without runs")
         except sqlite3.DatabaseError as error:
             reading.problems.append(Problem(path=str(path), what=f"damaged database: {error}", lost=lost))
+        if (missing := _missing_bytes(file)) and not reading.problems:
+            what = f"truncated: {missing} bytes are missing at the end of the database"
+            reading.problems.append(Problem(path=str(path), what=what, lost="what they held"))
         reading.points = builder.build()
         kept = f"{len(reading.points)} numbers"
         reading.problems = [replace(problem, kept=kept) for problem in reading.problems]
         return reading
+
+
+def _missing_bytes(file: Path) -> int:
+    """How many bytes the file has fewer than its header says (https://sqlite.org/fileformat2.html, 1.3)."""
+    if any(Path(f"{file}{ending}").is_file() for ending in _UNFINISHED):
+        return 0  # the last pages may still be in the log
+    with file.open("rb") as stream:
+        head = stream.read(100)
+        size = stream.seek(0, 2)
+    if len(head) < 100 or head[24:28] != head[92:96]:  # by a version before 3.7, which does not write the number
+        return 0
+    page = int.from_bytes(head[16:18], "big")
+    pages = int.from_bytes(head[28:32], "big")
+    return max(0, pages * (65_536 if page == 1 else page) - size)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import written_number
+from postmortem.readers.shared.open_end import CUT, NOT_USED
 from postmortem.readers.shared.row_table import iso_time
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class NvidiaSmi:
         names = _header(lines[0])
         rows: list[tuple[float, float, float, float]] = []
         wrong: list[int] = []
+        if (last := lines.pop()).strip() and lines:
+            whole = last.count(",") == len(names) - 1
+            what, lost = (NOT_USED, "") if whole else (CUT, "this line")
+            kept = f"{len(lines) - 1} lines before it"
+            reading.problems.append(Problem(path=str(path), line=len(lines) + 1, what=what, kept=kept, lost=lost))
         for number, line in enumerate(lines[1:], 2):
             cells = dict(zip(names, (cell.strip() for cell in line.split(",")), strict=False))
             moment = iso_time(cells.get("time", "").replace("/", "-"))

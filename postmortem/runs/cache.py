@@ -1,7 +1,7 @@
 """What was read of files that have not changed since: kept in the user's cache folder, so that a second scan is fast.
 
 An entry holds the `Reading` of one file, under a name made of its path, size, times, inode and of the code that reads
-it; or what opening a checkpoint showed (`checkpoints.kept`). Runs are put together and judged anew each time.
+it; or what opening a checkpoint showed (`checkpoints.kept`); or the reports of runs (`known_reports`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "POSTMORTEM_CACHE_DIR"
 _SUFFIX = ".reading"
-_SUFFIXES = (_SUFFIX, ".checkpoint")
+REPORT_SUFFIX = ".report"
+_SUFFIXES = (_SUFFIX, REPORT_SUFFIX, ".checkpoint")
 _LARGEST = 1 << 30
 """Bytes of all entries; the oldest make room."""
 _LARGEST_ENTRY = 1 << 28
@@ -75,6 +76,11 @@ def cached(note: Callable[[str], None]) -> Iterator[None]:
         used.make_room()
 
 
+def settled_after() -> float:
+    """Seconds since the last change of a file, after which the same times mean the same content."""
+    return _SETTLED
+
+
 def in_use() -> Cache | None:
     """The cache of the `cached` that this is inside of."""
     return _CURRENT.get()
@@ -93,6 +99,8 @@ class Cache:
 
     def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
         self.folder, self.note = folder, note
+        self.listed: dict[str, tuple[int, ...]] = {}
+        """States of folders that several runs ask for."""
         self._wrote = False
 
     def read(self, reader: type[Reader], path: Path) -> Reading:
@@ -118,11 +126,15 @@ class Cache:
         try:
             return from_bytes(data)
         except DamagedReading as error:
-            entry = self.folder / name
-            self.note(f"an entry of the cache is damaged and not used: {entry}: {error}")
-            with suppress(OSError):
-                entry.unlink()
+            self.damaged(name, error)
             return None
+
+    def damaged(self, name: str, error: Exception) -> None:
+        """Tells of an entry that cannot be used, and removes it."""
+        entry = self.folder / name
+        self.note(f"an entry of the cache is damaged and not used: {entry}: {error}")
+        with suppress(OSError):
+            entry.unlink()
 
     def known(self, name: str) -> bytes | None:
         """The bytes of an entry; None if there is none."""
@@ -185,16 +197,17 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 def _name(reader: type[Reader], path: Path, state: tuple[int, ...]) -> str:
     """The name of the entry. Reports name a file as it was given, so that is a part of it."""
-    key = [str(path), str(path.absolute()), state, reader.kind, __version__, _code(), sys.byteorder]
+    code_of_readers = code("core", "readers", "signatures")
+    key = [str(path), str(path.absolute()), state, reader.kind, __version__, code_of_readers, sys.byteorder]
     return hashlib.blake2b(json.dumps(key).encode(), digest_size=20).hexdigest()
 
 
 @cache
-def _code() -> str:
-    """A digest of the times and sizes of the package's own files: other code may read something else in a file."""
+def code(*parts: str) -> str:
+    """A digest of the times and sizes of our own files in these sub-packages: other code may find something else."""
     digest = hashlib.blake2b(digest_size=16)
     root = Path(__file__).parent.parent
-    for part in ("core", "readers", "signatures"):
+    for part in parts:
         for folder, folders, files in os.walk(root / part):
             folders.sort()
             for file in sorted(files):

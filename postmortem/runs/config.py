@@ -6,8 +6,10 @@ This is the only place that looks for such a file; a scan and a replay use the s
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.find import folders_above, home_of, names_a_checkpoint
@@ -16,7 +18,6 @@ from postmortem.runs.settings_losses import MOST_LEVELS, Losses, NotUnderstood, 
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-    from pathlib import Path
 
     from postmortem.core.run import Run
     from postmortem.runs.claimed import RunFiles
@@ -67,21 +68,22 @@ def find_config(folders: Iterable[Path], problems: list[Problem], notes: list[st
 
     If `notes` is given, the later files that hold settings as well are named there. Their problems do not count.
     """
-    paths = (folder / name for folder in dict.fromkeys(folders) for name in NAMES)
+    paths = (os.path.join(folder, name) for folder in dict.fromkeys(folders) for name in NAMES)
     for path in paths:
         if found := _settings_in(path, problems):
-            unused = [str(other) for other in paths if _settings_in(other, [])] if notes is not None else []
+            unused = [str(Path(other)) for other in paths if _settings_in(other, [])] if notes is not None else []
             if notes is not None and unused:
-                notes.append(f"the configuration is that of {path}; not used: {listed(unused)}")
+                notes.append(f"the configuration is that of {Path(path)}; not used: {listed(unused)}")
             return found
     return {}
 
 
-def _settings_in(path: Path, problems: list[Problem]) -> dict[str, Any]:
+def _settings_in(name: str, problems: list[Problem]) -> dict[str, Any]:
     try:
-        status = path.stat()
+        status = os.stat(name)
     except OSError:
         return {}  # not there
+    path = Path(name)
     if not stat.S_ISREG(status.st_mode):
         return {}
     try:

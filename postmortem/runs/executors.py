@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError, Future, as_completed
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,7 +9,7 @@ from postmortem.core.errors import MissingExtra, PostmortemError, UsageError, de
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
 
     from postmortem.runs.workers import Item, Result, Work
 
@@ -47,6 +46,8 @@ def results_of(executor: Executor, work: Work[Item, Result], items: Sequence[Ite
 
     An item whose worker died, or that never reached one, costs only itself: its result is what `work.lost` makes.
     """
+    from concurrent.futures import CancelledError, as_completed
+
     futures: dict[Future[tuple[str, Any]], int] = {}
     try:
         for index, item in enumerate(items):

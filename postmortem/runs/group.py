@@ -27,7 +27,7 @@ from postmortem.runs.file_names import (
 )
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
-from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, runs_in
+from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, real_path, runs_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,7 +53,8 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
     """
     runs: list[RunFiles] = []
     problems: list[Problem] = []
-    seen: set[Path] = set()
+    seen: set[str] = set()
+    folders: dict[Path, str] = {}
     for root in paths:
         root, only = _file_and_run(root)
         try:
@@ -69,8 +70,9 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
         else:
             found = Grouping(root, list(_claimed_below(root, problems)), problems).runs()
         for run in found:
-            run.parts = [p for p in run.parts if p.path.resolve() not in seen]
-            seen.update(p.path.resolve() for p in run.parts)
+            real = [(part, real_path(part.path, folders)) for part in run.parts]
+            run.parts = [part for part, path in real if path not in seen]
+            seen.update(path for _, path in real)
             if run.parts:
                 runs.append(run)
     names = Counter(run.name for run in runs)

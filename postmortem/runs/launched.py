@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.checkpoints.histories import history_of
 from postmortem.core.launched import Launched
+from postmortem.core.outside import looked_at
 from postmortem.readers import content_of
 from postmortem.runs.script_options import options_of, resume_words, spelled, text_of
 
@@ -75,7 +77,7 @@ def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path
     folder = _folder(files)
     if folder in shared:
         return None
-    scripts = [p for p in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS] if p.stem != "recipe" and p.is_file()]
+    scripts = [p for p in _named(folder, ".py")[:_MOST_SCRIPTS] if p.stem != "recipe" and p.is_file()]
     training = [p for p in scripts if _TRAINING.search(text_of(p))]
     if len(training) != 1:
         return None
@@ -86,7 +88,7 @@ def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path
 def has_recipe(files: RunFiles) -> bool:
     """Whether a recipe.py lies in the run's folder or beside it."""
     folder = _folder(files)
-    return any((f / "recipe.py").is_file() for f in (folder, folder.resolve().parent))
+    return any(looked_at(f / "recipe.py").is_file() for f in (folder, folder / ".."))  # also if that is a link
 
 
 def _folder(files: RunFiles) -> Path:
@@ -103,7 +105,7 @@ def _launched(call: _Call, folders: list[Path], config: dict[str, Any]) -> Launc
         call.words,
         source=call.source,
         folder=str(where) if where is not None and where.resolve() != Path.cwd() else None,
-        resume=resume_words(script, call.words, config) if script.is_file() else None,
+        resume=resume_words(script, call.words, config) if looked_at(script).is_file() else None,
     )
 
 
@@ -145,15 +147,23 @@ def _of_wandb(paths: Iterable[Path]) -> Iterator[_Call]:
             program, args = str(said["program"]), [str(word) for word in said.get("args") or []]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # not there, or of another form: then nothing is known
-        if not Path(program).is_file() and isinstance(said.get("codePath"), str):
+        if not looked_at(Path(program)).is_file() and isinstance(said.get("codePath"), str):
             program = said["codePath"]  # relative to the repository
         if call := _called(["python", program, *args], str(folder / "wandb-metadata.json")):
             yield call
 
 
+def _named(folder: Path, *endings: str) -> list[Path]:
+    """The paths in a folder with one of these endings; none of a folder that cannot be listed."""
+    try:
+        return [folder / name for name in sorted(name for name in os.listdir(folder) if name.endswith(endings))]
+    except OSError:
+        return []
+
+
 def _of_scripts(folder: Path) -> Iterator[_Call]:
     """The calls in the shell scripts of a folder; a line with variables says too little."""
-    scripts = [p for p in sorted(folder.glob("*")) if p.suffix in (".sh", ".slurm", ".sbatch", ".bash") and p.is_file()]
+    scripts = [p for p in _named(folder, ".sh", ".slurm", ".sbatch", ".bash") if p.is_file()]
     for path in scripts[:_MOST_SCRIPTS]:
         for line in text_of(path).replace("\\\n", " ").splitlines():
             if not _EXPANDED.search(line) and (call := _call(line, str(path))):
@@ -165,7 +175,7 @@ def _of_namespace(heads: list[tuple[Path, str]], folder: Path) -> _Call | None:
     for path, text in heads:
         for found in _NAMESPACE.finditer(text) if "Namespace(" in text else ():
             values = _keywords(found[1])
-            scripts = sorted(folder.glob("*.py"))[:_MOST_SCRIPTS] if values else []
+            scripts = _named(folder, ".py")[:_MOST_SCRIPTS] if values else []
             fitting = [(s, options) for s in scripts if (options := options_of(s)).keys() >= values.keys()]
             if len(fitting) == 1:
                 script, options = fitting[0]
@@ -211,7 +221,9 @@ def _called(words: list[str], source: str) -> _Call | None:
         script = rest[rest.index("-m") + 1] if "-m" in rest[:-1] else None
     if script is None or not all(word.isprintable() for word in words):
         return None
-    program = words[at] if Path(words[at]).name == words[at] or Path(words[at]).is_file() else Path(words[at]).name
+    program = (
+        words[at] if Path(words[at]).name == words[at] or looked_at(Path(words[at])).is_file() else Path(words[at]).name
+    )
     return _Call((*(("env", *names) if names else ()), program, *rest), script, source)
 
 
@@ -227,7 +239,7 @@ def _as_path(script: str) -> Path:
 def _started_in(script: str, folders: list[Path]) -> Path | None:
     """The folder in which the command finds its script: the working directory, one of the run or one above it."""
     path = _as_path(script)
-    if path.is_absolute() or path.is_file():
+    if path.is_absolute() or looked_at(path).is_file():
         return None
     above = (parent for folder in folders for parent in (folder, *folder.parents[:3]))
-    return next((folder for folder in above if (folder / path).is_file()), None)
+    return next((folder for folder in above if looked_at(folder / path).is_file()), None)

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.core.launched import CHECKPOINT
+from postmortem.core.outside import looked_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ class Option(NamedTuple):
 def text_of(path: Path) -> str:
     """The text of a small file; "" if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with looked_at(path).open("rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
@@ -55,7 +56,7 @@ def _trees(script: Path) -> list[ast.Module]:
     names = [node.module for node in ast.walk(own) if isinstance(node, ast.ImportFrom) and node.module]
     names += [alias.name for node in ast.walk(own) if isinstance(node, ast.Import) for alias in node.names]
     beside = (script.parent.joinpath(*name.split(".")).with_suffix(".py") for name in dict.fromkeys(names))
-    return trees + [_parsed(path) for path in list(beside)[:_MOST_IMPORTS] if path.is_file()]
+    return trees + [_parsed(path) for path in list(beside)[:_MOST_IMPORTS] if looked_at(path).is_file()]
 
 
 def _parsed(path: Path) -> ast.Module:

@@ -1,4 +1,4 @@
-"""A `Reading` as bytes and back, exactly: JSON and plain arrays of numbers, nothing that could run code.
+"""A `Reading`, or reports, as bytes and back, exactly: JSON and plain arrays of numbers, nothing that could run code.
 
 Layout: `_MAGIC`, 16 bytes of BLAKE2b of all that follows, the length of the JSON (8 bytes), the JSON, the arrays one
 after the other, each at a multiple of 8 bytes. The JSON names the type and shape of each array.
@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from postmortem.core.machine import MachineLog
-from postmortem.core.model import Event, Problem
+from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem, Source
 from postmortem.core.points import Points
 from postmortem.core.reading import Reading
+from postmortem.core.report import Around, RunReport
 from postmortem.core.skipped import REASONS, Skip, Skips
 
 _MAGIC = b"postmortem reading 1\n"
 _DIGEST = 16
 _CLASSES: dict[str, type] = {c.__name__: c for c in (Reading, Event, Problem, MachineLog)}
+_CLASSES |= {c.__name__: c for c in (RunReport, Finding, Diagnosis, Checkpoint, Source, Around)}
 _KINDS = "biuf"
 """Kinds of numpy types that are stored: booleans, integers, floats."""
 
@@ -36,8 +38,21 @@ class DamagedReading(ValueError):
 
 def to_bytes(reading: Reading) -> bytes:
     """The bytes of a reading; NotStorable if it holds something else than plain values, arrays and events."""
+    return stored(reading)
+
+
+def from_bytes(data: bytes) -> Reading:
+    """The reading of these bytes; DamagedReading if they are not whole."""
+    reading = restored(data)
+    if not isinstance(reading, Reading):
+        raise DamagedReading("it holds no reading")
+    return reading
+
+
+def stored(value: Any) -> bytes:
+    """The bytes of a reading, of reports, or of containers of them; NotStorable for anything else."""
     arrays: list[np.ndarray[Any, Any]] = []
-    tree = _packed(reading, arrays)
+    tree = _packed(value, arrays)
     types = [[a.dtype.str, list(a.shape)] for a in arrays]
     head = json.dumps({"tree": tree, "arrays": types}).encode("ascii")
     pieces = [len(head).to_bytes(8, "little"), head + b" " * (-len(head) % 8)]
@@ -50,8 +65,8 @@ def to_bytes(reading: Reading) -> bytes:
     return b"".join((_MAGIC, digest.digest(), *pieces))
 
 
-def from_bytes(data: bytes) -> Reading:
-    """The reading of these bytes; DamagedReading if they are not whole."""
+def restored(data: bytes) -> Any:
+    """What `stored` made these bytes of; DamagedReading if they are not whole."""
     start = len(_MAGIC) + _DIGEST
     content = memoryview(data)[start:]
     if (
@@ -69,12 +84,9 @@ def from_bytes(data: bytes) -> Reading:
             # a copy: what is read from a file may be changed as well
             arrays.append(np.frombuffer(content, dtype, count, at).reshape(shape).copy())
             at += count * dtype.itemsize + -(count * dtype.itemsize) % 8
-        reading = _unpacked(head["tree"], arrays)
+        return _unpacked(head["tree"], arrays)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise DamagedReading(f"{type(error).__name__}: {error}") from error
-    if not isinstance(reading, Reading):
-        raise DamagedReading("it holds no reading")
-    return reading
 
 
 def _packed(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:

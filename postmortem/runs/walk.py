@@ -92,6 +92,16 @@ def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
                 problems.append(Problem(path=entry.path, what=why, lost="the file"))
 
 
+def real_path(path: Path, folders: dict[Path, str]) -> str:
+    """The path without links; `folders` are those that were asked for."""
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    folder = path.parent
+    if folder not in folders:
+        folders[folder] = os.path.realpath(folder)
+    return os.path.join(folders[folder], path.name)
+
+
 def kind_of(mode: int) -> str:
     """Names what is at a path that is neither a file nor a folder, from its `st_mode`."""
     kinds = {

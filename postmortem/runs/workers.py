@@ -7,14 +7,12 @@ replaced.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import pickle
 import signal
 import sys
 import time
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -87,17 +85,21 @@ class Processes(Generic[Item, Result]):
     def __init__(self, work: Work[Item, Result], items: Sequence[Item], jobs: int, note: Callable[[str], None]) -> None:
         self.work, self.items, self.jobs = work, items, min(jobs, len(items))
         self.note = note
+        import multiprocessing  # not at the start of each scan: most need no other process
+
         self._context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._workers: dict[Connection, _Worker] = {}
 
     def results(self, order: Sequence[int]) -> Iterator[tuple[int, Result]]:
         """(index, result) of each item as it is done; they are begun in this order. Raises what the work raises."""
+        from multiprocessing import connection
+
         left = list(reversed(order))
         try:
             for _ in range(self.jobs):
                 self._start(left.pop())
             while self._workers:
-                ready = wait(list(self._workers))
+                ready = connection.wait(list(self._workers))
                 for worker in [w for w in self._workers.values() if w.connection in ready]:
                     yield from self._heard(worker, left)
         finally:

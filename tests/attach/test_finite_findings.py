@@ -45,13 +45,13 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postmortem):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def replayed(data: str = "pass", update: str = UPDATE):
+    def replayed(data: str = "pass", update: str = UPDATE, options: tuple[str, ...] = ()):
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "train.py").write_text(TRAIN.format(data=data, update=update))
         monkeypatch.chdir(tmp_path / "run")
         command = [sys.executable, "train.py"]
         subprocess.run(command, check=True, capture_output=True, timeout=200)
-        return json.loads(postmortem("replay", ".", "--format", "json", "--", *command).out)
+        return json.loads(postmortem("replay", ".", *options, "--format", "json", "--", *command).out)
 
     return replayed
 
@@ -68,11 +68,11 @@ def test_the_samples_that_carry_a_jump(answer) -> None:
 
 
 def test_a_jump_of_a_whole_batch_blames_no_sample(answer) -> None:
-    """Each of its samples alone makes the loss high."""
-    told = answer(data="y[688:704] += 4000.0")
-    assert told["culprit"]["phase"] == "none"
-    assert told["culprit"]["samples"] is None
-    assert any("finite and far above" in line for line in told["culprit"]["how"])
+    """Each of its samples alone makes the loss high, also at the weights of earlier steps."""
+    culprit = answer(data="y[688:704] += 4000.0")["culprit"]
+    assert (culprit["cause"], culprit["phase"], culprit["samples"]) == ("bad-input", "data", None)
+    assert any("finite and far above" in line for line in culprit["how"])
+    assert any(line.startswith("all weights held from step 33 on: the loss is at most 1.6") for line in culprit["how"])
 
 
 def test_a_training_that_does_not_learn(answer) -> None:
@@ -82,6 +82,28 @@ def test_a_training_that_does_not_learn(answer) -> None:
     assert (culprit["cause"], culprit["phase"]) == ("gradients-cleared-before-step", "optimizer")
     assert "optimizer.zero_grad()" in culprit["code"]
     assert told["next"][0].startswith("`postmortem explain gradients-cleared-before-step`")
+
+
+RISE = "optimizer.param_groups[0]['lr'] = 0.002 if step < 70 else 0.9; optimizer.zero_grad(); loss.backward(); "
+RISE += "optimizer.step(); stop = loss > 1e6"
+
+
+def test_a_rate_that_rises(answer) -> None:
+    """With the rate before the rise the loss stays calm."""
+    culprit = answer(update=RISE + "\n    if stop: break", options=("--no-fix",))["culprit"]
+    assert (culprit["cause"], culprit["phase"], culprit["established"]) == ("optimizer-update", "optimizer", "cured")
+    assert [f["cured"] for f in culprit["fixes"] if f["name"] == "lower_lr"] == [True]
+    assert "the learning rate goes from 0.002 to 0.9 at step 70" in culprit["how"]
+
+
+def test_the_sample_of_a_gradient_spike(answer) -> None:
+    """By attempts with others in its place, as for a loss."""
+    step = "optimizer.zero_grad(); loss.backward(); n = torch.nn.utils.clip_grad_norm_(model.parameters(), 1); "
+    log = "optimizer.step(); step == 0 and print('step,grad_norm', file=open('norms.csv', 'w')); "
+    log += "print(f'{step},{n.item():.6f}', file=open('norms.csv', 'a'))"
+    huber = "torch.nn.functional.mse_loss = torch.nn.functional.smooth_l1_loss; x[693] *= 60; y[693] = 0"
+    culprit = answer(data=huber, update=step + log)["culprit"]
+    assert (culprit["cause"], culprit["samples"], culprit["step"]) == ("outlier-sample", [5], 43)
 
 
 def test_high_losses_at_the_start_are_no_jump() -> None:

@@ -32,6 +32,14 @@ def test_trailing_median_is_the_loop(x, window):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9)
 
 
+@settings(max_examples=100, deadline=None)
+@given(arrays(np.float64, st.integers(1, 30)))
+def test_the_first_medians_are_exact(x):
+    """A point with fewer values before it than the window gets the median of all of them, NaN included."""
+    expected = [median(x[:i]) if i else x[0] for i in range(len(x))]
+    assert repr(trailing_median(x, 100).tolist()) == repr([float(e) for e in expected])
+
+
 @settings(max_examples=40, deadline=None)
 @given(values, st.integers(1, 15))
 def test_centred_median_is_the_loop(x, half):

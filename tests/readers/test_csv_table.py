@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import postmortem
 from postmortem.core.reading import Reading
+from postmortem.readers import csv_table
 from postmortem.readers.csv_table import CsvTable
 from tests.readers.cases import usual_name
 
@@ -393,3 +394,36 @@ def test_cells_with_arrays_are_text(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("\n".join(["step,loss,k_score", *rows]) + "\n")
     (report,) = postmortem.scan(tmp_path / "m.csv").runs
     assert report.verdict == "healthy"
+
+
+_CELLS = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True).map(repr),
+    st.integers(-5, 10**6).map(str),
+    st.sampled_from(["", "nan", " 1 ", "1_0", "x", '"2"', "1e400", "-0.0", "loss", "1,5"]),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.lists(st.sampled_from(["step", "loss", "lr", "acc", "1", "loss", "epoch"]), min_size=1, max_size=4),
+    numbers=st.lists(st.lists(_CELLS, min_size=4, max_size=4), max_size=12),
+    plain_rows=st.integers(0, 8),
+    end=st.sampled_from(["\n", "", "\r\n"]),
+    at_once=st.integers(1, 5),
+)
+def test_rows_read_together_are_those_read_one_by_one(tmp_path, monkeypatch, names, numbers, plain_rows, end, at_once):
+    """Rows of plain numbers are read many at a time, and the result is the same as of each alone."""
+    rows = [[str(i), *(f"{i}.5" for _ in names[1:])] for i in range(plain_rows)]
+    rows += [cells[: len(names)] for cells in numbers]
+    path = tmp_path / "metrics.csv"
+    path.write_text("\n".join(",".join(row) for row in [names, *rows]) + end)
+    monkeypatch.setattr(csv_table, "_AT_ONCE", at_once)
+    together = CsvTable.read(path)
+    monkeypatch.setattr(csv_table._File, "plain_rows", lambda self, rows: False)
+    one_by_one = CsvTable.read(path)
+    monkeypatch.undo()
+    for part in ("tags", "code", "step", "value", "wall_time", "rank"):
+        ours, theirs = getattr(together.points, part), getattr(one_by_one.points, part)
+        assert repr(list(ours)) == repr(list(theirs)), part
+    for part in ("problems", "notes", "blanks", "unreadable", "skipped", "step_axis", "facts"):
+        assert getattr(together, part) == getattr(one_by_one, part), part

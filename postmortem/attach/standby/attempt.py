@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from postmortem.attach import boundaries
 from postmortem.attach.boundaries.current import before_scaling, listener
 from postmortem.attach.capture.state import randomness, settings
+from postmortem.attach.flags import gradient_norm
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby import databases, files, loaders, others
 from postmortem.attach.standby.changes import Changes, notice_autocast, operator_by_operator
@@ -27,7 +28,7 @@ from postmortem.attach.standby.entries import Substitutes, Survey
 from postmortem.attach.standby.plan import Plan, Reply, bits
 from postmortem.attach.standby.program import Program
 from postmortem.replay.recipe.user_errors import describe
-from postmortem.replay.rerun.session import Stage, Traced, mask_values
+from postmortem.replay.rerun.session import Stage, Traced
 from postmortem.replay.step.batches import tensor_map, tensors_in
 from postmortem.replay.step.errors import Raised, error_site
 from postmortem.replay.step.rng import Rng
@@ -157,7 +158,7 @@ class Attempt(Observer):
         self._before = Rng.capture()
         if plan.unfused and (plan.modes or plan.tracer is not None):
             operator_by_operator(program)
-        self._mask()
+        program.mask(plan.mask)
         contexts = [*self._changes.begin(), *plan.modes]
         if plan.tracer is not None:
             notice_autocast(self._types)
@@ -184,15 +185,6 @@ class Attempt(Observer):
         self._changes.undo()
         if "torch._dynamo" in sys.modules:
             torch.compiler.set_stance("default")
-
-    def _mask(self) -> None:
-        program = self.scene.program
-        held = [("parameter", n, t) for n, t in (program.parameters | program.buffers).items()]
-        held += [("optimizer", n, t) for n, t in program.optimizer_tensors() if t.is_floating_point()]
-        with torch.no_grad():
-            for kind, name, t in held if self.plan.mask else ():
-                if (kind, name) in self.plan.mask:
-                    mask_values(t)
 
     def _replace(self) -> list[Any]:
         """Puts the changed batch in the place of the one that the program had."""
@@ -280,6 +272,9 @@ class Attempt(Observer):
 
     def backward_done(self) -> None:
         """Notes non-finite gradients before the program clips them; those of a scaled loss may be."""
+        if self.armed and self.scene.kind == "gradient-jump":
+            with _disable_current_modes():
+                self.reply.norm = max(gradient_norm(), self.reply.norm)  # NaN, the first, is not larger
         if not self.armed or listener.unscaled:
             return
         with _disable_current_modes():

@@ -7,7 +7,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from postmortem.attach.standby.jump import jumped
+from postmortem.attach.standby.jump import JUMPS, jumped
 from postmortem.attach.standby.keeping import keep
 from postmortem.attach.standby.plan import Plan, Reply
 from postmortem.attach.standby.session import AttemptSession
@@ -59,7 +59,7 @@ def _answer(copy: Repeatable, request: Mapping[str, Any]) -> dict[str, Any]:
         copy.failing_pass = again.passes
     looked = _look(copy)
     kept = _kept(copy, request)
-    if copy.kind == "jump":
+    if copy.kind in JUMPS:
         copy.failing_pass = sum(tick == copy.tick for tick, _ in request["losses"])
         session = AttemptSession(copy, looked.autocast)
         jump = jumped(copy, request["above"], request["course"], session, fixes=bool(request["fixes"]))
@@ -108,7 +108,7 @@ def _differs(copy: Repeatable, again: Reply, losses: list[tuple[int, str]]) -> s
         at = next((i for i, (a, b) in enumerate(common) if a != b), len(common))
         seen = f"after {at} equal losses" if at else "from its first loss on"
         return f"{copy.where}, the program goes another way {seen}: nobody can be blamed"
-    if copy.kind == "jump":
+    if copy.kind in JUMPS:
         return ""
     if again.stage is None and again.raised is None:
         return f"{copy.where}, every loss, gradient and parameter is finite: a transient fault"

@@ -1,4 +1,5 @@
-"""A loss that is finite and far above its level: which samples of the batch carry it, by attempts with others there."""
+"""A loss or gradient norm that is finite and far above its level: which samples of the batch carry it, by attempts with
+others there."""
 
 from __future__ import annotations
 
@@ -22,17 +23,21 @@ if TYPE_CHECKING:
 _LEVEL = 25  # ticks before it that make the level
 _BUDGET = 32.0  # attempts of the whole tick
 _SHOWN = 5
+_LEFT = 0.3  # of a jump may be left where it counts as gone
+JUMPS = ("jump", "gradient-jump")
+"""The kinds of faults that are one."""
 
 
 def jumped(copy: Repeatable, above: float, course: Sequence[float], session: AttemptSession, *, fixes: bool) -> Culprit:
-    """What carries the loss of the tick above `above`. course: the losses of the ticks before it."""
+    """What carries the value of the tick above `above`. course: those of the ticks before it."""
     jump = _Jump(copy, above, session)
     usual = statistics.median(course[-_LEVEL:]) if course else math.nan
-    value = jump.loss()
-    how = [
-        f"the loss is {number(value)}, of the steps before it {number(usual)} (median); more than {number(above)} is"
-    ]
-    how[0] += " looked for"
+    value, what = jump.value(), jump.what
+    key = what.replace(" ", "_")
+    before = f"of the steps before it {number(usual)} (median)"
+    how = [f"the {what} is {number(value)}, {before}; more than {number(above)} is looked for"]
+    if math.isfinite(usual):  # without the samples that carry it little of the jump is left
+        jump.above = min(above, max([usual + _LEFT * (value - usual), *course[-_LEVEL:]]))
     size = session.samples.size
     if size < 2:
         why = session.failure or "no samples were found in the batch"
@@ -45,17 +50,17 @@ def jumped(copy: Repeatable, above: float, course: Sequence[float], session: Att
         return Culprit(cause="none", phase="none", how=(*how, many), established="observed")
     names = ", ".join(map(str, found[:_SHOWN])) + (", …" if len(found) > _SHOWN else "")
     rest = [i for i in range(size) if i not in set(found)]
-    without = jump.loss(lambda s: s.replace(found, rest))
-    cured = math.isfinite(without) and without <= above
+    without = jump.value(lambda s: s.replace(found, rest))
+    cured = math.isfinite(without) and without <= jump.above
     how.append(f"sample{'' if len(found) == 1 else 's'} {names} of {size} carr{'ies' if len(found) == 1 else 'y'} it")
-    instead = f"with healthy samples in the place of {names}: loss {number(without)} instead of {number(value)}"
+    instead = f"with healthy samples in the place of {names}: {what} {number(without)} instead of {number(value)}"
     how.append(f"{instead} ({said})")
-    fix = Fix(name="drop_sample", cured=cured, how=f"{instead}", loss=without if cured else None)
+    fix = Fix(name="drop_sample", cured=cured, how=instead, loss=without if cured and what == "loss" else None)
     return Culprit(
         cause="outlier-sample",
         phase="data",
         samples=tuple(found),
-        tensor={"samples_in_batch": size, "loss": value, "loss_without": without, "usual_loss": usual},
+        tensor={"samples_in_batch": size, key: value, f"{key}_without": without, f"usual_{key}": usual},
         fixes=(fix,) if fixes else (),
         how=tuple(how),
         established="cured" if cured else "observed",
@@ -67,15 +72,23 @@ class _Jump:
         self.copy, self.above, self.session = copy, above, session
 
     def stays(self, make: Make) -> bool | None:
-        """Whether the loss is still above with the batch that the transform makes; None where it could not be run."""
-        value = self.loss(make)
+        """Whether the value is still above with the batch that the transform makes; None where it could not be run."""
+        value = self.value(make)
         return value > self.above if math.isfinite(value) else None
 
-    def loss(self, make: Make | None = None) -> float:
-        """The loss of the tick, NaN where it could not be run."""
+    @property
+    def what(self) -> str:
+        """What jumps."""
+        return "gradient norm" if self.copy.kind == "gradient-jump" else "loss"
+
+    def value(self, make: Make | None = None) -> float:
+        """The loss or gradient norm of the tick, NaN where it could not be run."""
         overrides = Overrides(batch=make(self.session.samples)) if make is not None else Overrides()
-        reply = self.copy.ask(Plan(overrides, until="loss"))
+        gradient = self.copy.kind == "gradient-jump"
+        reply = self.copy.ask(Plan(overrides, until="grad" if gradient else "loss"))
         self.session.failure = reply.failed or self.session.failure
+        if gradient:
+            return reply.norm if not reply.failed and reply.raised is None else math.nan
         values = _values(reply.losses, self.copy.tick)
         return max(values, default=math.nan) if not reply.failed and reply.raised is None else math.nan
 

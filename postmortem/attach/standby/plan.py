@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,8 @@ class Reply:
     """What an attempt saw.
 
     stage: where the tick at fault first had non-finite values. losses: (tick, loss) of every backward pass, bit for
-    bit; `last` are those of the tick at fault. failed: why it could not be run. met: of the modes. drew: random numbers
+    bit; `last` are those of the tick at fault. norm: the largest gradient norm after a backward
+    pass of it, where that is asked for. failed: why it could not be run. met: of the modes. drew: random numbers
     were drawn in the tick. passes: backward passes that had begun in the tick. For a capture: held, the batches drawn
     before the tick; drawn, those in it, each with the state of the generators after it; settings, by optimizer (named
     by the parameters it updates), those of its update.
@@ -67,6 +69,7 @@ class Reply:
     traced: Traced | None = None
     met: list[Any] = field(default_factory=list)
     drew: bool = True
+    norm: float = math.nan
     passes: int = 0
     entered: Entered | None = None
     autocast: str | None = None

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay.rerun.session import Update
+from postmortem.replay.rerun.session import Update, mask_values
 from postmortem.replay.step.batches import tensors_in
 from postmortem.replay.step.names import plain_name
 from postmortem.replay.trace.tensors import exact_bits, nonfinite_names, storage_key
 from postmortem.replay.trace.user_code import owner_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from types import FrameType
 
     from postmortem.replay.rerun.session import Outside
@@ -122,6 +122,15 @@ class Program:
         kept = [("parameter", n, t) for n, t in (self.parameters | self.buffers).items()]
         kept += [("optimizer", n, t) for n, t in self.optimizer_tensors()]
         return {(kind, name) for kind, name, t in kept if exact_bits(t)}
+
+    def mask(self, wanted: Collection[Outside]) -> None:
+        """Sets the non-finite values of these to zero."""
+        held = [("parameter", n, t) for n, t in (self.parameters | self.buffers).items()]
+        held += [("optimizer", n, t) for n, t in self.optimizer_tensors() if t.is_floating_point()]
+        with torch.no_grad():
+            for kind, name, t in held if wanted else ():
+                if (kind, name) in wanted:
+                    mask_values(t)
 
     def half(self) -> bool:
         """Whether a parameter is in half precision."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import pickle
 from collections import defaultdict
 from enum import EnumMeta
@@ -163,7 +164,7 @@ def _read_value(held: Pieces, folder: Path, index: Any, where: Any) -> None:
 def _add_chunk(held: Pieces, folder: Path, index: Any, where: Any) -> Problem | None:
     """Adds one chunk of a tensor to `held`; returns a Problem if its file is too short or missing."""
     from postmortem.checkpoints.formats.shared.pieces import Piece, stamp_of
-    from postmortem.checkpoints.formats.shared.storages import structure_of_zip, tensors_in_state
+    from postmortem.checkpoints.formats.shared.structure import structure_of_zip, tensors_in_state
 
     path = folder / where.relative_path
     needed = where.offset + where.length
@@ -177,9 +178,9 @@ def _add_chunk(held: Pieces, folder: Path, index: Any, where: Any) -> Problem | 
     held.unverified += unverified
     start = tuple(index.offset or ())
     for _, t in tensors_in_state(content, (index.fqn,)):
-        offset = places[t.untyped_storage()._cdata] + int(t.storage_offset()) * t.element_size()
-        nbytes = t.numel() * t.element_size()
-        held.pieces.append(Piece(index.fqn, tuple(t.shape), t.dtype, path, offset, nbytes, start))
+        offset = places[t.storage] + t.offset * t.dtype.itemsize
+        nbytes = math.prod(t.shape) * t.dtype.itemsize
+        held.pieces.append(Piece(index.fqn, t.shape, t.dtype, path, offset, nbytes, start))
     return None
 
 

@@ -33,15 +33,16 @@ class Legacy(CheckpointFormat):
     @staticmethod
     def pieces(path: Path, *, trust: bool) -> Pieces:
         from postmortem.checkpoints.formats.shared.restricted_pickle import LONGEST_PICKLE, Pickle
-        from postmortem.checkpoints.formats.shared.storages import Storages, pieces_of, unpickle
+        from postmortem.checkpoints.formats.shared.storages import Storages
+        from postmortem.checkpoints.formats.shared.structure import pieces_of
 
         with path.open("rb") as f:
             # the pickles lie before the tensors, so they are in the first bytes that `Pickle` allows
             storages, start = Storages(), Pickle(f.read(LONGEST_PICKLE + 1))
             for _ in range(3):  # magic number, protocol version, system
-                unpickle(start, storages)
-            content = unpickle(start, storages, trust)
-            keys = unpickle(start, storages)
+                storages.unpickle(start)
+            content = storages.unpickle(start, trust=trust)
+            keys = storages.unpickle(start)
             if not isinstance(keys, list) or len(keys) > len(storages.made) + 1000:
                 raise ValueError("the list of storages is missing")
             f.seek(start.tell())

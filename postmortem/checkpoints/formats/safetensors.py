@@ -91,22 +91,14 @@ def _pieces(path: Path) -> Pieces:
         if begin < stop:
             raise ValueError(f"the header places {other} at byte {begin}, inside {name}")
     held = Pieces({k: _number(v) for k, v in metadata.items()} if isinstance(metadata, dict) else {})
-    dtypes = _known_dtypes()
-    held.pieces = [_piece(path, name, info, 8 + length, dtypes) for name, info in header.items()]
-    known = (*dtypes, *_ALWAYS_FINITE)
+    held.pieces = [_piece(path, name, info, 8 + length) for name, info in header.items()]
+    known = (*_DTYPES, *_ALWAYS_FINITE)
     foreign = [f"{n} is {info['dtype'][:40]}" for n, info in header.items() if info["dtype"] not in known]
     if foreign:
         shown = ", ".join(foreign[:3])
         what = f"{len(foreign)} tensors of unknown dtype were not checked: {shown}"
         held.problems.append(Problem(path=str(path), what=what, kept="the others"))
     return held
-
-
-def _known_dtypes() -> dict[str, torch.dtype]:
-    """The dtypes of the format that this version of torch has."""
-    import torch
-
-    return {name: getattr(torch, dtype) for name, dtype in _DTYPES.items() if hasattr(torch, dtype)}
 
 
 def _number(value: Any) -> Any:
@@ -140,10 +132,9 @@ def _offsets(name: str, info: Any) -> tuple[int, int]:
     raise ValueError(f"the header gives no valid data_offsets for {name}: {str(info)[:80]}")
 
 
-def _piece(path: Path, name: str, info: dict[str, Any], base: int, known: dict[str, torch.dtype]) -> Piece:
+def _piece(path: Path, name: str, info: dict[str, Any], base: int) -> Piece:
     """One tensor of the header, whose bytes count from `base`. Raises ValueError if dtype, shape and size disagree."""
-    import torch
-
+    from postmortem.checkpoints.formats.shared.dtypes import DTYPES
     from postmortem.checkpoints.formats.shared.pieces import Piece
 
     start, stop = info["data_offsets"]
@@ -154,7 +145,7 @@ def _piece(path: Path, name: str, info: dict[str, Any], base: int, known: dict[s
         or not all(isinstance(n, int) and n >= 0 for n in shape)
     ):
         raise ValueError(f"the header gives dtype {str(kind)[:40]} and shape {str(shape)[:40]} for {name}")
-    dtype = known.get(kind, torch.uint8)
-    if stop - start != math.prod(shape) * dtype.itemsize and kind in known:
+    dtype = DTYPES[_DTYPES.get(kind, "uint8")]
+    if stop - start != math.prod(shape) * dtype.itemsize and kind in _DTYPES:
         raise ValueError(f"the header gives {stop - start} bytes for {name} of shape {tuple(shape)}")
     return Piece(name, tuple(shape), dtype, path, base + start, stop - start)

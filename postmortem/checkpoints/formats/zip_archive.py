@@ -35,7 +35,7 @@ class ZipArchive(CheckpointFormat):
 
     @staticmethod
     def pieces(path: Path, *, trust: bool) -> Pieces:
-        from postmortem.checkpoints.formats.shared.storages import pieces_of, structure_of_zip
+        from postmortem.checkpoints.formats.shared.structure import pieces_of, structure_of_zip
 
         with path.open("rb") as f:
             return pieces_of(path, *structure_of_zip(f, 0, path.stat().st_size, trust))

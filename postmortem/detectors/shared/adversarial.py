@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from postmortem.core.stats import centred_median
+from postmortem.core.stats import centred_median, median
 from postmortem.detectors.shared.losses import is_of_discriminator, is_of_generator
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def collapse(view: View) -> Collapse | None:
             since = generator.value[generator.step >= discriminator.step[at]]
             if len(since) < _POINTS or float(since.min()) <= 0:
                 continue
-            level = float(np.median(since))
-            spread = float(np.median(np.abs(since - level))) / level
+            level = median(since)
+            spread = median(np.abs(since - level)) / level
             if (np.quantile(since, 0.1) > _SATURATED) or (spread < _FLAT and level > _NOTHING):
                 return Collapse(discriminator, generator, at, level)
     return None

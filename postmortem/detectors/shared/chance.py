@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from postmortem.core.stats import centred_median
+from postmortem.core.stats import centred_median, median
 
 if TYPE_CHECKING:
     from postmortem.core.series import Series
@@ -57,7 +57,7 @@ def excuses(view: View, step: int) -> bool:
 
 def _lost(loss: Series, score: Series) -> Lost | None:
     n = len(loss)
-    end = float(np.median(loss.value[-max(_POINTS, n // 10) :]))
+    end = median(loss.value[-max(_POINTS, n // 10) :])
     k = round(math.exp(end)) if 0 < end < math.log(_MOST) else 0
     if k < 2 or abs(end / math.log(k) - 1) > _NEAR_LOSS:
         return None
@@ -73,7 +73,7 @@ def _lost(loss: Series, score: Series) -> Lost | None:
     share = score.value / (100.0 if score.value.max() > 1 else 1.0) * k
     since = share[score.step >= loss.step[at]]
     before = share[score.step < loss.step[at]]
-    guesses = len(since) >= _POINTS and abs(float(np.median(since)) - 1) <= _NEAR_SCORE
+    guesses = len(since) >= _POINTS and abs(median(since) - 1) <= _NEAR_SCORE
     if not guesses or not len(before) or since.max() > 1.5 or before.max() < 1 + 2 * _NEAR_SCORE:
         return None
     return Lost(loss, score, k, int(np.argmin(smooth)), at)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.core.stats import sigma
+from postmortem.core.stats import median, sigma
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,4 +36,4 @@ def flat(y: NDArray[np.float64]) -> bool:
         return False
     a, b = y[:half], y[half:]
     error = float(np.hypot(sigma(a), sigma(b))) * 1.25 / half**0.5
-    return bool(abs(np.median(a) - np.median(b)) <= max(3 * error, 0.005 * abs(float(np.median(y)))))
+    return bool(abs(median(a) - median(b)) <= max(3 * error, 0.005 * abs(median(y))))

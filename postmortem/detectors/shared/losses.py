@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.roles import is_total
+from postmortem.core.stats import median
 
 if TYPE_CHECKING:
     from postmortem.core.series import Series
@@ -33,7 +34,7 @@ def scores_nothing(view: View) -> bool:
     scores = [s.finite.value for s in view.of("val_accuracy", "accuracy") if len(s.finite) >= 8]
     rewards = [s.finite.value for s in view.of("reward") if len(s.finite) >= 8]
     return bool(scores or rewards) and (
-        all(float(np.median(x[len(x) // 2 :])) <= _NO_SCORE * (100 if x.max() > 1 else 1) for x in scores)
+        all(median(x[len(x) // 2 :]) <= _NO_SCORE * (100 if x.max() > 1 else 1) for x in scores)
         and all(float(np.abs(x).max()) <= _NO_REWARD for x in rewards)
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median
+from postmortem.core.stats import centred_median, median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +161,7 @@ def period_of(series: Series, jumps: Sequence[int]) -> int | None:
     steps = np.sort(series.step[list(jumps)])
     if len(steps) < _REPEATS:
         return None
-    period, near = int(np.diff(steps).min()), float(np.median(np.diff(series.step)))
+    period, near = int(np.diff(steps).min()), median(np.diff(series.step))
     offset = steps % period if period > 0 else steps
     at_multiples = (offset <= near) | (offset == period - 1)
     return period if period >= _ROWS_APART * near and at_multiples.all() else None
@@ -175,7 +175,7 @@ def change_behind(view: View, series: Series, smooth: NDArray[np.float64], best:
     stay below three times its first level: where it does not, not only the task has changed.
     """
     n = len(smooth)
-    end, first = float(np.median(smooth[-max(3, n // 12) :])), float(np.median(smooth[: max(3, n // 50)]))
+    end, first = median(smooth[-max(3, n // 12) :]), median(smooth[: max(3, n // 50)])
     rise = end - float(smooth[best])
     levels = tuple(float(np.exp(level)) for level in (first, smooth[best], end))
     if end > first + np.log(_FAR):
@@ -209,7 +209,7 @@ def valley(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.floa
 def far_above_start(series: Series, value: float, times: float = 10.0) -> bool:
     """Whether a loss value is so high that no new task explains it: a model may be sure of what is now wrong, and
     its loss then exceeds that of an untrained one, but not by any factor."""
-    return value > times * float(np.median(np.abs(series.value[: max(3, len(series) // 50)])))
+    return value > times * median(np.abs(series.value[: max(3, len(series) // 50)]))
 
 
 def _rows(series: Series, change: Change) -> tuple[int, int]:

@@ -199,7 +199,8 @@ def finish(
     columns = table.columns()
     time_name, wall_time = _wall_times(columns) or ("", np.array(times))
     rank_name, rank = _ranks(columns) or ("", np.full(len(table), -1, np.int16))
-    axis = axis or step_axis(columns, rank, torn=torn) or epoch_axis(columns) or row_axis(len(table))
+    with np.errstate(invalid="ignore", over="ignore"):  # a damaged step may be infinite
+        axis = axis or step_axis(columns, rank, torn=torn) or epoch_axis(columns) or row_axis(len(table))
     left_out = {*axis.columns, time_name, rank_name}
     reading.points = table.points(
         axis.step, wall_time, rank, leave_out=left_out, without=axis.wrong, by_step=axis.shuffled

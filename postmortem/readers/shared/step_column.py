@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from postmortem.core import languages
+from postmortem.core.stats import median
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -194,7 +195,7 @@ def _stray(column: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.
     if len(at) > FEW:
         before, value, after = (column[at[i : len(at) - 2 + i]] for i in range(3))
         moves = np.diff(column[at])
-        usual = float(np.median(moves[moves > 0])) if (moves > 0).any() else np.inf
+        usual = median(moves[moves > 0]) if (moves > 0).any() else np.inf
         apart = after - before
         off = np.maximum(value - after, before - value)
         stray[at[1:-1]] = (apart > 0) & (apart <= 2 * usual) & (off > _FAR * usual)

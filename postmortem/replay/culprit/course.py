@@ -7,6 +7,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from postmortem.replay.culprit.calm import calm_limit
 from postmortem.replay.rerun.reruns import Reruns
 from postmortem.replay.step.overrides import NOTHING, Overrides
 
@@ -153,10 +154,3 @@ class Course:
 
 def _size(value: float) -> float:
     return value if math.isfinite(value) else math.inf
-
-
-def calm_limit(values: Sequence[float]) -> float:
-    """The largest value that counts as calm after these: well above all of them."""
-    middle = statistics.median(values)
-    above = max(values) - middle
-    return max(middle + max(3 * above, 0.35 * abs(middle)), max(values) + 1e-12)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.replay.culprit.calm import departed
 from postmortem.replay.step.batches import tensors_in
 from postmortem.replay.step.names import plain_name
 from postmortem.replay.trace.places import user_frame
@@ -17,26 +17,8 @@ from postmortem.replay.trace.places import user_frame
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from postmortem.replay.culprit.calm import Left
     from postmortem.replay.step.runner import StepRunner
-
-_FACTOR, _NOISE = math.log(1.25), 2.0
-"""A gain has left its course if it changed by this factor and by so many times its own variation before."""
-_CALM = 3  # steps that make a course at least
-
-
-@dataclass(slots=True)
-class Left:
-    """A module whose gain left its course. step: the first at which it had. usual, gain: before, and at that step."""
-
-    module: str
-    step: int
-    usual: float
-    gain: float
-
-    @property
-    def factor(self) -> float:
-        """How far it left, as a logarithm."""
-        return abs(math.log(self.gain / self.usual)) if self.gain and self.usual else math.inf
 
 
 @dataclass(slots=True)
@@ -81,36 +63,8 @@ class Gains:
         return note
 
     def left(self, until: int) -> list[Left]:
-        """The modules whose gain left its course up to `until` and stayed away, the first and furthest first. Of a
-        module and its only part that left with it, the part."""
-        found = [left for name, gains in self.gains.items() if (left := _left(name, gains, until)) is not None]
-        inner = [
-            f
-            for f in found
-            if not any(
-                o.module != f.module
-                and o.module.startswith(f.module + "." if f.module else "")
-                and o.step <= f.step
-                and o.factor > 0.8 * f.factor
-                for o in found
-            )
-        ]
-        return sorted(inner, key=lambda f: (f.step, -f.factor))
-
-
-def _left(name: str, gains: dict[int, float], until: int) -> Left | None:
-    steps = [s for s in sorted(gains) if s <= until]
-    logs = [math.log(gains[s]) if 0 < gains[s] < math.inf else math.nan for s in steps]
-    for i in range(_CALM, len(steps)):
-        # of a slow growth the steps right before are part of it
-        before = [x for x in logs[: max(_CALM, i // 2)] if math.isfinite(x)]
-        if len(before) < _CALM:
-            return None
-        middle = statistics.median(before)
-        limit = max(_FACTOR, _NOISE * max(abs(x - middle) for x in before))
-        if all(not abs(x - middle) <= limit for x in logs[i:]):
-            return Left(name, steps[i], math.exp(middle), gains[steps[i]])
-    return None
+        """The modules whose gain left its course up to `until` and stayed away, the first and furthest first."""
+        return departed(self.gains, until)
 
 
 def _floats(value: Any) -> Iterator[torch.Tensor]:

@@ -15,7 +15,7 @@ import torch
 
 from postmortem.checkpoints.content import read_file
 from postmortem.checkpoints.find import companions_of
-from postmortem.checkpoints.formats.shared.restricted_pickle import WHOLE
+from postmortem.checkpoints.formats.shared.storages import WHOLE
 from postmortem.core.errors import ReplayError, UnreadableCheckpoint
 from postmortem.replay.roll.random_state import NO_RANDOM_STATE, SavedRng, find_rng
 from postmortem.replay.roll.sharded import sharded_as

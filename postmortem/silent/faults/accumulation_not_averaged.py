@@ -4,10 +4,12 @@ import ast
 from statistics import mode
 from typing import TYPE_CHECKING, Any
 
+from postmortem.silent import changes
 from postmortem.silent.facts import Accumulated, Backward
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import Source, called, source
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +48,7 @@ class AccumulationNotAveraged(BaseFault):
     name = "accumulation-not-averaged"
     family = "step-order"
     checks = "accumulated gradients are averaged, or there is no accumulation"
+    trial = Trial("gradients divided by the number of backward passes", changes.averaged)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

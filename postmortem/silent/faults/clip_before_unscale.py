@@ -3,8 +3,10 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Clipped, Scaling
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class ClipBeforeUnscale(BaseFault):
     name = "clip-before-unscale"
     family = "precision"
     checks = "gradients are unscaled before they are clipped"
+    trial = Trial("the limit multiplied by the scale of the loss", changes.limit_times_scale)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not any(s.action == "step" for s in look.of(Scaling)) or not look.of(Clipped):

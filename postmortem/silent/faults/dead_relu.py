@@ -3,9 +3,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._initials import CONSTANT, SPREAD, set_at
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Activated, Written
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class DeadRelu(BaseFault):
     family = "initialisation"
     because_of = ("inputs-not-normalised", "inputs-collapsed")
     checks = "ReLU units are active"
+    trial = Trial("a leaky ReLU in the place of each ReLU", changes.leaky)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)

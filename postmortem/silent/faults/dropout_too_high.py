@@ -3,10 +3,12 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.facts import Backward, Dropped, ModeMatters, ModuleRan
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._modes import trained_roots
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +42,7 @@ class DropoutTooHigh(BaseFault):
     name = "dropout-too-high"
     family = "train-eval-mode"
     checks = "dropout leaves enough of the signal"
+    trial = Trial("no dropout", changes.without_dropout)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         losses = [b.loss for b in look.of(Backward) if b.loss is not None]

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.facts import Backward, EvalCalled, Forward
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._modes import said, sensitive, trained_roots
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +40,7 @@ class EvalModeLeftOn(BaseFault):
     name = "eval-mode-left-on"
     family = "train-eval-mode"
     checks = "the model trains in training mode"
+    trial = Trial("training mode in each pass with gradients", changes.in_training_mode)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.stepped or len(cycles := list(look.cycles(look.busiest))) < _STEPS:

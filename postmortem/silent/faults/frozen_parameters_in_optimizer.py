@@ -3,10 +3,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from postmortem.silent import changes
 from postmortem.silent.facts import Gradients
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.source import called, source
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,7 @@ class FrozenParametersInOptimizer(BaseFault):
     name = "frozen-parameters-in-optimizer"
     family = "gradient-flow"
     checks = "the optimizers hold parameters that can be trained"
+    trial = Trial("the parameters of optimizers require gradients", changes.thawed)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.of(Gradients):

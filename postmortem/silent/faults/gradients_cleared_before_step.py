@@ -3,10 +3,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.facts import Backward, Cleared, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import source
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,7 @@ class GradientsClearedBeforeStep(BaseFault):
     family = "step-order"
     because_of = ("step-before-backward",)
     checks = "the optimizer has gradients when it steps"
+    trial = Trial("gradients kept from backward to the step", changes.gradients_kept)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

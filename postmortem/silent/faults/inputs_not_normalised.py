@@ -3,8 +3,10 @@ from __future__ import annotations
 from statistics import median_high
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._inputs import training_inputs
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import LayerInput
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class InputsNotNormalised(BaseFault):
     name = "inputs-not-normalised"
     family = "data"
     checks = "the columns of the inputs have similar scales"
+    trial = Trial("the inputs standardised by the first batch", changes.standardised)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._updates import ratio, rising, updates
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import SchedulerMade
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class LearningRateZero(BaseFault):
     name = "learning-rate-zero"
     family = "optimizer-config"
     checks = "the learning rate is not 0"
+    trial = Trial("a learning rate of 0.001 where it is 0", changes.with_a_rate)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

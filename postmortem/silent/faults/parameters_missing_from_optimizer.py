@@ -5,10 +5,12 @@ from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from postmortem.silent import changes
 from postmortem.silent.facts import Forward, InputSeen, ModuleRan, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.source import Source, called, source
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,7 @@ class ParametersMissingFromOptimizer(BaseFault):
     family = "gradient-flow"
     checks = "every parameter that gets a gradient is in an optimizer"
     because_of = ("unregistered-submodules", "optimizer-stale-parameters", "frozen-parameters-in-optimizer")
+    trial = Trial("the missing parameters given to the optimizer", changes.completed)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.optimizers:

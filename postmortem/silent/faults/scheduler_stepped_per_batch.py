@@ -3,10 +3,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from postmortem.silent import changes
 from postmortem.silent.facts import Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import called, source
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Scheduled, SchedulerMade
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class SchedulerSteppedPerBatch(BaseFault):
     family = "optimizer-config"
     checks = "the learning rate does not collapse early"
     because_of = ("learning-rate-zero",)
+    trial = Trial("the learning rate that the schedule begins with", changes.without_schedule)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if look.steps < _STEPS:

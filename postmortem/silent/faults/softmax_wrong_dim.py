@@ -3,10 +3,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.facts import LossComputed, Normalised
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._losses import SEEN, ending, lines, mostly
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +44,7 @@ class SoftmaxWrongDim(BaseFault):
     family = "loss-output"
     checks = "a softmax runs over the classes, not over the batch"
     because_of = ("softmax-before-cross-entropy",)
+    trial = Trial("a softmax over the last dimension, not the first", changes.softmax_over_last)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         found = list(self._at_the_loss(look))

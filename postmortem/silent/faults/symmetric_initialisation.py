@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._initials import CONSTANT, set_at
 from postmortem.silent.faults._words import count, few
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Rows
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class SymmetricInitialisation(BaseFault):
         "gradient-clip-too-small",
     )
     checks = "the units of each layer differ"
+    trial = Trial("random values for the equal rows", changes.apart)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         seen = [r for r in look.of(Rows) if r.step <= _LAST]

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from postmortem.checkpoints.find import is_checkpoint  # noqa: E402
 from postmortem.checkpoints.formats import FORMATS, format_of  # noqa: E402
+from postmortem.checkpoints.formats.shared.dtypes import dtype_of  # noqa: E402
 from postmortem.checkpoints.health import health  # noqa: E402
 from tests.cases import cases  # noqa: E402
 
@@ -60,7 +61,7 @@ def test_the_pieces_lie_where_the_bytes_are(case: Any, tmp_path: Path) -> None:
     found = case.of.pieces(saved(case, tmp_path, tensors()), trust=False)
     assert found.problems == []
     assert {p.name: (tuple(p.shape), p.dtype) for p in found.pieces} == {
-        n: (tuple(t.shape), t.dtype) for n, t in tensors().items()
+        n: (tuple(t.shape), dtype_of(t.dtype)) for n, t in tensors().items()
     }
     for piece in found.pieces:
         held = piece.path.read_bytes()[piece.offset : piece.offset + piece.nbytes]

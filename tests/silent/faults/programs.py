@@ -1,6 +1,7 @@
 """Run as a program: observes the programs of a folder, each in a forked child, so that torch is imported once.
 
-`python programs.py FOLDER`: FOLDER/NAME/train.py is run there, and its look is left in FOLDER/NAME/silent.
+`python programs.py FOLDER`: FOLDER/NAME/train.py is run there, and its look is left in FOLDER/NAME/silent. A file
+FOLDER/NAME/trial holds the name of a fault whose trial is made; `used` is there once it has had an effect.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from postmortem.silent.faults import FAULTS
 from postmortem.silent.observe import begin
 from postmortem.silent.observe.watchers import WATCHERS
 
@@ -51,6 +53,11 @@ def warm_up() -> None:
 def observe(program: Path) -> None:
     notes: list[str] = []
     recorder = begin(program.parent, {}, notes.append)
+    wanted = program.with_name("trial")
+    if wanted.exists():
+        trial = next(kind.trial for kind in FAULTS if kind.name == wanted.read_text())
+        assert trial is not None
+        trial.start(program.with_name("used").touch)
     os.chdir(program.parent)
     runpy.run_path(str(program), run_name="__main__")
     recorder.finish(ended=True)

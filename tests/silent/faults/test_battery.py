@@ -17,6 +17,7 @@ from postmortem.silent.faults import FAULTS
 from postmortem.silent.judge import judge
 from postmortem.silent.look import Look, read
 from postmortem.silent.measures import measures
+from postmortem.silent.trials import outcome
 from tests.cases import ROOT, Case, cases
 
 pytestmark = [
@@ -26,6 +27,22 @@ pytestmark = [
 CASES = cases(FAULTS, "blamed") + cases(FAULTS, "quiet")
 
 
+TRIED = {case.of.name: case for case in reversed(CASES) if case.kind == "blamed" and case.of.trial is not None}
+"""Fault -> the first program with it that a trial is made of."""
+CURED = {
+    "clip-before-unscale",
+    "double-sigmoid",
+    "dropout-too-high",
+    "frozen-parameters-in-optimizer",
+    "gradient-clip-too-small",
+    "learning-rate-zero",
+    "loss-broadcast",
+    "missing-zero-grad",
+    "weight-decay-too-high",
+}
+"""Whose loss ends clearly lower with the change, in the few steps of this program."""
+
+
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of all cases, after they were run under observation."""
@@ -33,6 +50,10 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for case in CASES:
         (folder / str(case)).mkdir()
         (folder / str(case) / "train.py").write_text(inspect.cleandoc(case.make()) + "\n")
+    for name, case in TRIED.items():
+        (folder / f"trial-{name}").mkdir()
+        (folder / f"trial-{name}" / "train.py").write_text(inspect.cleandoc(case.make()) + "\n")
+        (folder / f"trial-{name}" / "trial").write_text(name)
     program = str(Path(__file__).with_name("programs.py"))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, program, str(folder)]
@@ -65,6 +86,17 @@ def test_healthy_programs_are_not_blamed(case: Case, observed: Path) -> None:
     assert blames == []
     status = {c.name: c.status for c in checks}
     assert status[case.of.name] == case.options.get("status", "ok")
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_trial_changes_the_program_that_it_is_for(name: str, observed: Path) -> None:
+    """It has an effect, the program runs to its end, and whether the loss ends lower is told."""
+    folder, case = observed / f"trial-{name}", TRIED[name]
+    without, changed = looks(observed, case), read(folder / "silent")
+    told = outcome(case.of.trial, without, changed, used=(folder / "used").exists())
+    assert (folder / "used").exists()
+    assert max(look.steps for look in changed) == max(look.steps for look in without)
+    assert bool(told["cured"]) == (name in CURED), told
 
 
 def test_costs_are_measured(observed: Path) -> None:

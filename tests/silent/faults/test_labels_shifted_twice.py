@@ -53,3 +53,42 @@ def in_the_batch_and_out_of_sight() -> str:
     indent = program[program.rindex("\n", 0, first) + 1 : first]
     functions = MODULE + "\n\ndef shifted(ids):\n    labels = ids[:, 1:]\n    return ids[:, :-1], labels\n\n\n"
     return program[: first - len(indent)] + textwrap.indent(functions, indent) + program[first - len(indent) :]
+
+
+RNN = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    text = torch.randint(0, 20, (600,))
+
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.rnn, self.head = nn.Embedding(20, 8), nn.GRU(8, 16), nn.Linear(16, 20)
+
+        def forward(self, x):
+            return self.head(self.rnn(self.table(x))[0])
+
+
+    model = Model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for step in range(12):
+        rows = torch.stack([text[i : i + 17] for i in range(step, step + 480, 60)], 1)
+        x, y = rows[:-1], rows[1:]
+        loss = nn.functional.cross_entropy({loss})
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@blamed(LabelsShiftedTwice, at="y[1:]")
+def positions_before_samples() -> str:
+    return RNN.format(loss="model(x)[:-1].flatten(0, 1), y[1:].flatten()")
+
+
+@quiet(LabelsShiftedTwice)
+def positions_before_samples_without_the_first() -> str:
+    return RNN.format(loss="model(x)[1:].flatten(0, 1), y[1:].flatten()")

@@ -216,3 +216,19 @@ def held_out_data_given_to_a_function() -> str:
 def an_evaluation_in_one_line() -> str:
     program = loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[160:], y[160:]", evaluation="EVALUATION")
     return program.replace("with torch.no_grad():\n            EVALUATION", f"with torch.no_grad(): {EVALUATION}")
+
+
+BALANCED = """x, y = [torch.cat([t, t[y == 1]]) for t in (x, y)]; order = torch.randperm(len(x))
+    train_x, train_y, xva, yva = x[order[:240]], y[order[:240]], x[order[240:]], y[order[240:]]"""
+
+
+@blamed(TrainValidationLeak, at="model(xva)")
+def a_class_that_is_repeated_before_the_split() -> str:
+    return loop(BALANCED, evaluation="print((model(xva).argmax(1) == yva).float().mean())")
+
+
+@quiet(TrainValidationLeak)
+def a_class_that_is_repeated_after_the_split() -> str:
+    split = "train_x, train_y, xva, yva = x[:160], y[:160], x[160:], y[160:]\n"
+    split += "    train_x, train_y = [torch.cat([t, t[train_y == 1]]) for t in (train_x, train_y)]"
+    return loop(split, evaluation="print((model(xva).argmax(1) == yva).float().mean())")

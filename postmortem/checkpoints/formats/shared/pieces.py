@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from postmortem.checkpoints.formats.shared.dtypes import Dtype, dtype_of
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import torch
 
     from postmortem.core.model import Problem
 
@@ -19,24 +19,27 @@ Stamp = tuple[int, int, int] | None
 class Piece:
     """A tensor, or the chunk of a sharded one that begins at index `start`.
 
-    It is `nbytes` bytes of `dtype` from byte `offset` of the file `path`.
+    It is `nbytes` bytes of `dtype` from byte `offset` of the file `path`. The dtype may be given as torch has it.
     """
 
     name: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: Dtype
     path: Path
     offset: int
     nbytes: int
     start: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))
 
 
 @dataclass(slots=True)
 class Pieces:
     """What one format found in one file or folder.
 
-    `content` is the saved structure with its tensors on the meta device, or None; `step` the step that the format
-    itself records; `stamps` the state of each file when it was opened.
+    `content` is the saved structure without the numbers of its tensors (`SavedTensor`, or tensors on the meta device),
+    or None; `step` the step that the format itself records; `stamps` the state of each file when it was opened.
     """
 
     content: Any = None

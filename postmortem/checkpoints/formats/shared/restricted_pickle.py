@@ -17,13 +17,11 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-
-WHOLE = (torch.nn.Module, torch.optim.Optimizer)  # some scripts save the objects instead of their state
 LONGEST_PICKLE = 16 * 2**20  # bytes of structure: 100,000 tensors with their names take 10 MB
 # a pickle written by torch nests less than 1,000 deep and holds at most the items of one tuple
 _MARKS, _STACK = 10_000, 2_000_000
@@ -72,26 +70,33 @@ def _no_bytes() -> bytes:
     return b""
 
 
-def safe_globals() -> Any:
-    """Allows, for one load, the classes that are plain data: numpy arrays and scalars, deque, Namespace, paths.
+def plain_classes() -> dict[str, Any]:
+    """What stands for the classes of plain data, by their names: numpy arrays and scalars, deque, Namespace, paths.
 
-    Like weights_only itself this runs no code of the file: these classes only hold data.
+    Making and filling objects of these classes runs no code of the file.
     """
+    core = ("numpy.core.multiarray", "numpy._core.multiarray")
+    themselves: tuple[type, ...] = (collections.deque, collections.defaultdict, dict, list, set)
+    themselves += (argparse.Namespace, types.SimpleNamespace, pathlib.PosixPath, pathlib.PurePosixPath)
+    return {
+        "numpy.dtype": _Dtype,
+        "numpy.ndarray": _Array,
+        "builtins.bytes": _no_bytes,
+        **{f"{module}._reconstruct": _Array for module in core},
+        **{f"{module}.scalar": _scalar for module in core},
+        **{f"{each.__module__}.{each.__qualname__}": each for each in themselves},
+        "pathlib._local.PosixPath": pathlib.PosixPath,
+    }
+
+
+def safe_globals() -> Any:
+    """Allows `plain_classes` for one load by torch, which like weights_only itself runs no code of the file."""
+    import torch
+
     make = getattr(torch.serialization, "safe_globals", None)
     if make is None:
         return nullcontext()
-    allowed: list[Any] = [
-        _Dtype,
-        _Array,
-        (_Dtype, "numpy.dtype"),
-        (_Array, "numpy.ndarray"),
-        (_no_bytes, "builtins.bytes"),
-    ]
-    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-        allowed += [(_Array, f"{module}._reconstruct"), (_scalar, f"{module}.scalar")]
-    allowed += [collections.deque, collections.defaultdict, dict, list, set, argparse.Namespace, types.SimpleNamespace]
-    allowed += [pathlib.PosixPath, pathlib.PurePosixPath, (pathlib.PosixPath, "pathlib._local.PosixPath")]
-    return make(allowed)
+    return make([(each, name) for name, each in plain_classes().items()])
 
 
 class _Unknown(dict[Any, Any]):
@@ -130,13 +135,15 @@ TRUSTING = types.SimpleNamespace(Unpickler=Trusting, load=lambda f, **how: Trust
 
 def load(path: Path, *, trust: bool, mmap: bool = False) -> Any:
     """``torch.load`` to the CPU with ``weights_only=True``; with `trust`, everything in the file is unpickled."""
+    import torch
+
     how: dict[str, Any] = {"weights_only": False, "pickle_module": TRUSTING} if trust else {"weights_only": True}
     with safe_globals():
         return torch.load(path, map_location="cpu", mmap=mmap, **how)
 
 
 class Pickle(io.BytesIO):
-    """The bytes of pickles for torch's restricted unpickler, which needs a microsecond and up to 80 bytes for each.
+    """The bytes of pickles for a restricted unpickler, which needs a microsecond and up to 80 bytes for each.
 
     Raises ValueError if the unpickler reads beyond `LONGEST_PICKLE`, or holds more than a pickle of torch would.
     """
@@ -144,9 +151,10 @@ class Pickle(io.BytesIO):
     _unpickler: Any = None
     _reads = 0
 
-    def guards(self, unpickler: Any) -> None:
-        """Checks the size of `unpickler` every 1024 reads; it must read through this object's `read`."""
-        self._unpickler, unpickler.read = unpickler, self._counted
+    def counted(self, unpickler: Any) -> Callable[[int], bytes]:
+        """The function by which `unpickler` must read: it checks the size of `unpickler` every 1024 reads."""
+        self._unpickler = unpickler
+        return self._counted
 
     def _counted(self, n: int) -> bytes:
         self._reads += 1
@@ -257,6 +265,8 @@ def _wanted(path: Path, text: str) -> list[str]:
     )
     if named is None:
         return []
+    import torch
+
     every = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
     try:
         with safe_globals():

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 _LIMIT = 64 * 2**20
 _PIECE = 2**22
+_FLAGS = 0x0808  # names in UTF-8, sizes after the bytes: those that torch writes; others are of encryption and patches
 
 
 class Part(io.RawIOBase):
@@ -51,6 +52,43 @@ def data_offset(f: Part, info: zipfile.ZipInfo) -> int:
     if magic != b"PK\x03\x04":
         raise ValueError(f"truncated or corrupt: record {info.filename.partition('/')[2]} has no local header")
     return int(info.header_offset) + 30 + int(name) + int(extra)
+
+
+def check_records(archive: zipfile.ZipFile, f: Part) -> None:
+    """Raises ValueError if directory and local headers are not those that torch writes: Python's reader accepts more
+    than that of torch, which refuses archives in several parts, encrypted records and contradictory sizes.
+
+    Source: mz_zip_reader_read_central_dir in miniz.c of PyTorch, and section 4.3 of PKWARE's APPNOTE.
+    """
+    _check_end(len(archive.infolist()), archive.start_dir, f)
+    for info in archive.infolist():
+        f.seek(info.header_offset)
+        magic, method, name = struct.unpack("<4s4xH16xH2x", f.read(30))
+        same = (magic, method, f.read(name)) == (b"PK\x03\x04", info.compress_type, info.orig_filename.encode())
+        stored = method != zipfile.ZIP_STORED or info.compress_size == info.file_size
+        if not (same and stored) or info.volume or info.flag_bits & ~_FLAGS:
+            raise ValueError(f"corrupt: record {info.filename.partition('/')[2]} has no valid header")
+        if info.header_offset + 30 + info.compress_size > f.size:
+            raise ValueError(f"truncated: record {info.filename.partition('/')[2]} exceeds the file")
+
+
+def _check_end(count: int, start: int, f: Part) -> None:
+    """Checks the length of the directory of `count` records at `start`, and what follows it: the end record, and in
+    most files before it the 64-bit one with its locator."""
+    f.seek(start)
+    rest = f.read()
+    at = 0
+    for _ in range(count):
+        at += 46 + sum(struct.unpack_from("<HHH", rest, at + 28))  # name, extra field, comment
+    end = rest[at:]
+    small = *(min(count, 0xFFFF),) * 2, min(at, 0xFFFFFFFF), min(start, 0xFFFFFFFF)
+    expected = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, *small, 0)
+    if len(end) > len(expected):
+        sizes = struct.pack("<IIQQQQ", 0, 0, count, count, at, start)
+        large = struct.pack("<4sQ", b"PK\x06\x06", 44) + end[12:16] + sizes  # the versions of the format may differ
+        expected = large + struct.pack("<4sIQI", b"PK\x06\x07", 0, start + at, 1) + expected
+    if end != expected:
+        raise ValueError("corrupt: the end of the zip archive is not as torch writes it")
 
 
 def check_sums(archive: zipfile.ZipFile, f: Part, *, large: bool = False) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.printable import number
 from postmortem.replay.culprit.activity import Activity
-from postmortem.replay.culprit.course import Course, calm_limit
+from postmortem.replay.culprit.calm import calm_limit
 from postmortem.replay.culprit.stages import stage
 from postmortem.replay.culprit.stages.dead_layer import of_layer
 from postmortem.replay.culprit.stages.outlier_sample import limited_updates
@@ -18,6 +18,7 @@ from postmortem.replay.culprit.stages.outlier_sample import limited_updates
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix
     from postmortem.replay.culprit.activity import Layer
+    from postmortem.replay.culprit.course import Course
     from postmortem.replay.culprit.investigation import Investigation
 
 

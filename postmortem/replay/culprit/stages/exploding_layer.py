@@ -15,8 +15,8 @@ from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit
+    from postmortem.replay.culprit.calm import Left
     from postmortem.replay.culprit.course import Course
-    from postmortem.replay.culprit.gains import Left
     from postmortem.replay.culprit.investigation import Investigation
     from postmortem.replay.step.runner import StepRunner
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.culprit import Fix
 from postmortem.core.printable import number
-from postmortem.replay.culprit.course import Course, calm_limit
+from postmortem.replay.culprit.calm import calm_limit
 from postmortem.replay.culprit.shares import Shares
 from postmortem.replay.culprit.stages import stage
 from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit
+    from postmortem.replay.culprit.course import Course
     from postmortem.replay.culprit.investigation import Investigation
     from postmortem.replay.culprit.shares import Carriers
 

@@ -72,25 +72,24 @@ class Sequences(Watcher):
             self._spent += time.monotonic() - began
 
     def _matched(self, tokens: torch.Tensor, output: torch.Tensor, target: torch.Tensor, ignored: int, at: Any) -> int:
-        """The shift of the targets; -1 for targets that are no tokens of the input."""
-        samples, positions = tokens.shape
-        length, rest = divmod(target.numel(), samples)
-        if rest or not 1 < length <= positions or target.device != tokens.device:
-            return -1
-        lines, offset = target.reshape(samples, length), _offset(output)
-        shares = {}
-        for shift in _SHIFTS:
-            mine = lines[:, : positions - shift]
-            given = tokens[:, shift : shift + mine.shape[1]]
-            valid = mine != ignored
-            if int(valid.sum()) >= _TARGETS:
-                shares[shift] = float((mine == given)[valid].float().mean())
-        best = max(shares, key=lambda s: shares[s], default=0)
-        if not shares or shares[best] < _AGREES:
-            return -1
-        other = max((share for shift, share in shares.items() if shift != best), default=0.0)
-        self.recorder.add(TargetsMatched(self.recorder.steps, best - offset, shares[best], other, at))
-        return best - offset
+        """The shift of the targets; -1 for targets that are no tokens of the input, and where positions come before
+        samples (as in an RNN that is not `batch_first`), of which the probes know nothing."""
+        for time_first in (False, True):
+            given = tokens.t() if time_first else tokens
+            samples, positions = given.shape
+            length, rest = divmod(target.numel(), samples)
+            if rest or not 1 < length <= positions or target.device != tokens.device:
+                continue
+            lines = target.reshape(length, samples).t() if time_first else target.reshape(samples, length)
+            shares = _shares(given, lines, ignored)
+            best = max(shares, key=lambda s: shares[s], default=0)
+            if not shares or shares[best] < _AGREES:
+                continue
+            other = max((share for shift, share in shares.items() if shift != best), default=0.0)
+            shift = best - _offset(output, 0 if time_first else 1)
+            self.recorder.add(TargetsMatched(self.recorder.steps, shift, shares[best], other, at))
+            return -1 if time_first else shift
+        return -1
 
     # ---- probes
 
@@ -177,13 +176,25 @@ def _are_tokens(tensor: torch.Tensor) -> bool:
     return whole and tensor.shape[0] > 1 and tensor.shape[1] >= _LONGEST and bool((tensor != tensor[0, 0]).any())
 
 
-def _offset(output: torch.Tensor) -> int:
-    """From which position on the outputs are compared: `logits[:, 1:]` leaves one out."""
+def _shares(tokens: torch.Tensor, lines: torch.Tensor, ignored: int) -> dict[int, float]:
+    """Shift -> the share of the targets that are the tokens so many positions later."""
+    shares = {}
+    for shift in _SHIFTS:
+        mine = lines[:, : tokens.shape[1] - shift]
+        given = tokens[:, shift : shift + mine.shape[1]]
+        valid = mine != ignored
+        if int(valid.sum()) >= _TARGETS:
+            shares[shift] = float((mine == given)[valid].float().mean())
+    return shares
+
+
+def _offset(output: torch.Tensor, dim: int) -> int:
+    """From which position on the outputs are compared: `logits[:, 1:]` leaves one out. dim: of the positions."""
     node: Any = output.grad_fn
     for _ in range(6):
         if node is None:
             return 0
-        if node.name() == "SliceBackward0" and node._saved_dim == 1:
+        if node.name() == "SliceBackward0" and node._saved_dim == dim:
             return int(node._saved_start) if node._saved_start < 1 << 40 else 0
         node = next((child for child, _ in node.next_functions if child is not None), None)
     return 0

@@ -1,0 +1,260 @@
+"""What makes a loss or a gradient grow: each suspect is changed in a further run of the command."""
+
+from __future__ import annotations
+
+import linecache
+import math
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from postmortem.attach import launch
+from postmortem.attach.answers import Answers
+from postmortem.attach.growth.course import course_of, seen
+from postmortem.core.culprit import Culprit, Fix
+from postmortem.core.printable import number
+from postmortem.replay.culprit.calm import departed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from postmortem.attach.answers import Process
+    from postmortem.attach.growth.course import Course, Seen
+    from postmortem.attach.steps import Mapping
+    from postmortem.core.culprit import ReplayResult
+    from postmortem.replay.culprit.calm import Left
+    from postmortem.replay.roll.sought import Sought
+
+    Start = Callable[[dict[str, Any], Path], launch.Launched]
+
+_SECONDS = 900.0
+"""For all further runs together."""
+_BEFORE = 25  # steps before the growth from which on a change is made
+_WEIGHTS = 10  # steps before a jump whose weights are used with its batch
+_ROSE = 1.5  # a learning rate that is more than so many times the one before
+_TRIED = 3  # modules
+_SMALLER, _TINY = 0.1, 0.01  # factors of the learning rate: of a growth, of the one step before a jump
+
+
+def explained(
+    result: ReplayResult, process: Process, mapping: Mapping | None, sought: Sought, start: Start, *, fixes: bool
+) -> ReplayResult:
+    """The result with what makes the growth or jump, where it names nobody and follows the log. fixes: what would cure
+    it is tried beside what is needed to name somebody."""
+    if result.culprit.phase != "none" or not result.fidelity.ok or mapping is None:
+        return result
+    runs = Runs(process, mapping, start)
+    base = runs.run(None, process.ticks)
+    how = list(result.culprit.how)
+    course = course_of(base, sought) if base is not None else None
+    if base is None or course is None:
+        how.append(f"a second run, which is measured, does not show the {sought.name} of step {sought.step}")
+        return replace(result, culprit=replace(result.culprit, how=tuple(how)))
+    level = f"the steps before have {number(course.level)} (median), more than {number(course.limit)} is not calm"
+    value = number(base.values(sought)[course.first])
+    how.append(f"the {course.what} leaves its course at step {course.first} ({value}); {level}")
+    culprit, following = Suspects(runs, base, course, how, fixes=fixes).named()
+    culprit = replace(culprit, step=sought.step, fidelity=result.fidelity, how=tuple(how))
+    found = replace(result, culprit=culprit, step=sought.step)
+    return replace(found, judged=True, next=following) if culprit.phase != "none" else found
+
+
+class Runs:
+    """Further runs of the command. They count only where their losses before the change are those of the first."""
+
+    def __init__(self, process: Process, mapping: Mapping, start: Start) -> None:
+        self._process, self._mapping, self._start = process, mapping, start
+        self._until = time.monotonic() + _SECONDS
+
+    def run(self, change: dict[str, Any] | None, ticks: int) -> Seen | None:
+        """The first `ticks` optimizer steps with a change; None where that could not be run."""
+        left = self._until - time.monotonic()
+        if left < 1:
+            return None
+        session = launch.new_session()
+        plan = {"mode": "replay", "fix": False, "on_fault": "stop", "fork": False, "growth": {"change": change}}
+        answers = Answers(session)
+
+        def enough() -> bool:
+            answers.poll()
+            return any(p.ticks >= ticks or p.fault is not None for p in answers.trainers)
+
+        with self._start(plan, session) as launched:
+            launched.wait(until=enough, timeout=left)
+            (session / "done").touch()
+            answers.poll()
+            launched.stop()
+            same = [p for p in answers.trainers if p.rank == self._process.rank]
+            process = max(same, key=lambda p: p.ticks, default=None)
+            found = seen(process, self._mapping, session / "growth") if process is not None else None
+            if found is not None:
+                found.used = (session / "used").exists()
+            launched.remove()
+        begin = change["begin"] if change is not None else ticks
+        if process is None or found is None or self._losses(process, begin) != self._losses(self._process, begin):
+            return None
+        return found
+
+    @staticmethod
+    def _losses(process: Process, begin: int) -> list[float]:
+        return [p.loss for p in process.passes if p.tick < begin and math.isfinite(p.loss)]
+
+
+class Suspects:
+    """The suspects, in turn: the data, the learning rate, one layer, the size of the updates."""
+
+    def __init__(self, runs: Runs, base: Seen, course: Course, how: list[str], *, fixes: bool = True) -> None:
+        self.runs, self.base, self.course, self.how = runs, base, course, how
+        self.spike = course.sought.kind == "spike"
+        self.earliest, self.fixes = min(base.losses), fixes
+        self._held = False
+        """Without updates it stays calm."""
+
+    def named(self) -> tuple[Culprit, tuple[str, ...]]:
+        """(the culprit, what to do)."""
+        for suspect in (self._data, self._rate, self._layer, self._updates):
+            found = suspect()
+            if found is not None:
+                return found
+        self.how.append("nothing that was tried keeps it calm")
+        return Culprit(cause="none", phase="none", established="observed"), ()
+
+    def _half_as_high(self, peak: float) -> bool:
+        """Whether a run without updates is as high as the program's own, or at least half as far from the level."""
+        level, own = self.course.level, self.course.peak(self.base)
+        return peak > self.course.limit and (peak == own or peak - level > 0.5 * (own - level))
+
+    def _try(self, name: str, what: str, begin: int, end: int, **change: Any) -> Fix | None:
+        """The outcome of `_run`."""
+        ran = self._run(name, what, begin, end, **change)
+        return ran[1] if ran is not None else None
+
+    def _run(self, name: str, what: str, begin: int, end: int, **change: Any) -> tuple[Seen, Fix] | None:
+        """A run with a change of the steps from `begin` to `end`, and its outcome; None where it tells nothing."""
+        course, ticks = self.course, self.base.ticks
+        order = {"begin": ticks[begin], "end": ticks.get(end + 1, ticks[end] + 1) - 1, **change}
+        run = self.runs.run(order, ticks.get(course.until + 1, ticks[course.until] + 1))
+        if run is None or not run.used:
+            why = "could not be run" if run is None else "has no effect"
+            self.how.append(f"{what}: {why}")
+            return None
+        peak = course.peak(run)
+        reached = f"at most {number(peak)}" if math.isfinite(peak) else "not finite"
+        upto = f" up to step {course.until}" if course.until > course.first else f" at step {course.first}"
+        said = f"{what}: the {course.what} is {reached}{upto}, instead of {number(course.peak(self.base))}"
+        self.how.append(said)
+        return run, Fix(name=name, cured=course.calm(run), how=said)
+
+    def _data(self) -> tuple[Culprit, tuple[str, ...]] | None:
+        begin = max(self.earliest, self.course.first - (_WEIGHTS if self.spike else _BEFORE))
+        what = f"all weights held from step {begin} on"
+        held = self._run("hold_layer", what, begin, self.course.until, hold="")
+        if held is None:
+            return None
+        run, fix = held
+        self._held = fix.cured
+        if not self._half_as_high(self.course.peak(run)):
+            return None
+        where = f"the batch of step {self.course.first}" if self.spike else f"the batches from step {self.course.first}"
+        self.how.append(
+            f"the {self.course.what} leaves its course without the updates of these steps as well: the data"
+        )
+        found = Culprit(cause="bad-input", phase="data", established="observed")
+        return found, (f"inspect {where}: the weights of step {begin} give a {self.course.what} as high with them",)
+
+    def _rate(self) -> tuple[Culprit, tuple[str, ...]] | None:
+        base, course = self.base, self.course
+        rose = [s for s in range(max(self.earliest + 5, course.first - _BEFORE), course.first) if self._rises(s)]
+        if not rose:
+            return None
+        step = rose[-1]
+        usual, now = base.rates[step - 1][0], base.rates[step][0]
+        kept = f"learning rate of step {step - 1}, {number(usual)}, from step {step} on"
+        fix = self._try("lower_lr", kept, step, course.until, rate=usual / now)
+        if fix is None or not fix.cured:
+            return None
+        self.how.append(f"the learning rate goes from {number(usual)} to {number(now)} at step {step}")
+        fixes = (fix, *self._more(step, rate=False))
+        todo = (
+            f"find out why the learning rate rises to {number(now)} at step {step}: with {number(usual)} it stays calm"
+        )
+        return Culprit(cause="optimizer-update", phase="optimizer", fixes=fixes, established="cured"), (todo,)
+
+    def _rises(self, step: int) -> bool:
+        before, now = self.base.rates.get(step - 1, []), self.base.rates.get(step, [])
+        rises = [b > _ROSE * a > 0 for a, b in zip(before, now, strict=False)]
+        return len(before) == len(now) and bool(rises) and all(rises)
+
+    def _layer(self) -> tuple[Culprit, tuple[str, ...]] | None:
+        course = self.course
+        left = departed(self.base.gains, min(course.first + 1, course.until))[:_TRIED]
+        if left:
+            told = [f"{g.module} (step {g.step}, {number(g.usual)} to {number(g.gain)})" for g in left]
+            self.how.append(f"gains that leave their course, the first first: {', '.join(told)}")
+        for found in left:
+            begin = max(self.earliest, found.step - 1)
+            what = f"weights of {found.module} held from step {begin} on"
+            fix = self._try("hold_layer", what, begin, course.until, hold=found.module)
+            if fix is None or not fix.cured:
+                continue
+            what = f"weights of all others held from step {begin} on"
+            rest = self._try("hold_layer", what, begin, course.until, hold_others=found.module)
+            if rest is not None and not rest.cured:
+                return self._of_layer(found, fix, begin)
+        return None
+
+    def _of_layer(self, found: Left, fix: Fix, begin: int) -> tuple[Culprit, tuple[str, ...]]:
+        file, line = self.base.places.get(found.module, (None, None))
+        culprit = Culprit(
+            cause="exploding-layer" if found.gain > found.usual else "dead-layer",
+            phase="forward",
+            module=found.module,
+            file=file,
+            line=line,
+            code=linecache.getline(file, line).strip() or None if file and line else None,
+            tensor={"usual_gain": found.usual, "gain": found.gain, "since": found.step},
+            fixes=(fix, *self._more(begin, rate=True)),
+            established="cured",
+        )
+        todo = f"look at what is special about {found.module}: its own learning rate, weight decay, or initial values"
+        return culprit, (f"{todo}; held, the {self.course.what} stays calm",)
+
+    def _updates(self) -> tuple[Culprit, tuple[str, ...]] | None:
+        first = self.course.first
+        begin = max(self.earliest, first - (1 if self.spike else _BEFORE))
+        end = begin if self.spike else self.course.until
+        fixes = (*self._smaller(begin, end, _TINY if self.spike else _SMALLER), *self._clipped(begin))
+        cured = [fix for fix in fixes if fix.cured]
+        if not cured and not self._held:
+            return None
+        cause = "optimizer-update" if self.spike else "divergence"
+        if not cured:
+            self.how.append("without updates it stays calm; smaller or clipped ones do not keep it so")
+            look = "look for what turns the updates against the loss: its sign, the targets, what changes the gradients"
+            return Culprit(cause=cause, phase="optimizer", fixes=fixes, established="observed"), (look,)
+        todo = {"lower_lr": "lower the learning rate", "clip_grad": "clip the gradient norm"}
+        following = tuple(f"{todo[fix.name]} ({fix.how})" for fix in cured)
+        return Culprit(cause=cause, phase="optimizer", fixes=fixes, established="cured"), following
+
+    def _more(self, begin: int, *, rate: bool) -> tuple[Fix, ...]:
+        """What is tried beside the change that names the culprit."""
+        if not self.fixes:
+            return ()
+        smaller = self._smaller(begin, self.course.until, _SMALLER) if rate else ()
+        return (*smaller, *self._clipped(begin))
+
+    def _smaller(self, begin: int, end: int, factor: float) -> tuple[Fix, ...]:
+        when = f"at step {begin}" if begin == end else f"from step {begin} on"
+        fix = self._try("lower_lr", f"learning rate × {factor:g} {when}", begin, end, rate=factor)
+        return (fix,) if fix is not None else ()
+
+    def _clipped(self, begin: int) -> tuple[Fix, ...]:
+        """The gradients no larger than those of the calm steps before."""
+        norms = [v for s, v in self.base.norms.items() if begin - _BEFORE <= s <= begin and math.isfinite(v)]
+        norms = [v for s, v in self.base.norms.items() if begin - _BEFORE <= s < begin and math.isfinite(v)] or norms
+        if not norms:
+            return ()
+        what = f"gradient norm at most {number(max(norms))} from step {begin} on, the largest of the steps before"
+        fix = self._try("clip_grad", what, begin, self.course.until, clip=max(norms))
+        return (fix,) if fix is not None else ()

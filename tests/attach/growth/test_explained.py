@@ -1,0 +1,101 @@
+"""Who is named from what further runs show: runs made up here, each with the values of one change."""
+
+from __future__ import annotations
+
+import pytest
+
+from postmortem.attach.growth.course import Seen, course_of
+from postmortem.attach.growth.explained import Suspects
+from postmortem.replay.roll.sought import Sought
+
+CALM = [1.0 + 0.02 * (i % 5) for i in range(100)]
+GROWN = [*CALM[:60], *(1.1 * 1.2**i for i in range(40))]
+LATER = [*CALM[:60], *(1.0 + 0.012 * i for i in range(40))]
+"""It grows as well, ten times more slowly."""
+
+
+def seen(losses: list[float], gains: dict[str, list[float]] | None = None) -> Seen:
+    """A run."""
+    steps = dict(enumerate(losses))
+    found = Seen(losses=steps, gradients=steps, norms=dict.fromkeys(steps, 1.0), used=True)
+    found.rates = {s: [0.1] for s in steps}
+    found.ticks = {s: s for s in steps}
+    found.gains = {name: dict(enumerate(values)) for name, values in (gains or {}).items()}
+    found.places = dict.fromkeys(found.gains, ("train.py", 7))
+    return found
+
+
+class Answers:
+    """Runs by the change that they are asked for."""
+
+    def __init__(self, **values: list[float]) -> None:
+        self._values = values
+
+    def run(self, change: dict, ticks: int) -> Seen | None:
+        """The run with the change."""
+        key = next(k for k in ("rate", "clip", "hold_others", "hold") if k in change)
+        key = "all" if change.get("hold") == "" else key
+        return seen(self._values[key]) if key in self._values else None
+
+
+@pytest.fixture
+def named():
+    """named(base, **runs) -> (the culprit, the trail)."""
+
+    def suspects(base: Seen, kind: str = "growth", step: int = 70, **runs: list[float]):
+        course = course_of(base, Sought(name="divergence", kind=kind, step=step))
+        how: list[str] = []
+        return Suspects(Answers(**runs), base, course, how).named()[0], how
+
+    return suspects
+
+
+def test_the_data(named) -> None:
+    """The loss grows without updates as well."""
+    found, _ = named(seen(GROWN), all=GROWN)
+    assert (found.cause, found.phase, found.established) == ("bad-input", "data", "observed")
+
+
+def test_one_layer(named) -> None:
+    """Held it keeps the loss calm, and all others held do not."""
+    gains = {"head": [0.8] * 100, "mid": [0.8] * 62 + [0.8 * 1.3**i for i in range(38)]}
+    found, _ = named(seen(GROWN, gains), all=CALM, hold=CALM, hold_others=GROWN, rate=GROWN, clip=GROWN)
+    assert (found.cause, found.module, found.file, found.line) == ("exploding-layer", "mid", "train.py", 7)
+    assert [(f.name, f.cured) for f in found.fixes] == [("hold_layer", True), ("lower_lr", False), ("clip_grad", False)]
+
+
+def test_a_layer_is_not_named_where_all_others_held_help_as_well(named) -> None:
+    """Then it is all updates together."""
+    gains = {"mid": [0.8] * 62 + [0.8 * 1.3**i for i in range(38)]}
+    found, _ = named(seen(GROWN, gains), all=CALM, hold=CALM, hold_others=CALM, rate=CALM, clip=GROWN)
+    assert (found.cause, found.established) == ("divergence", "cured")
+
+
+def test_a_growth_that_is_only_slower_is_no_cure(named) -> None:
+    """Without updates it stays calm: they are at fault, and no size of them helps."""
+    found, how = named(seen(GROWN), all=CALM, rate=LATER, clip=LATER)
+    assert (found.cause, found.established) == ("divergence", "observed")
+    assert not any(f.cured for f in found.fixes)
+    assert "without updates it stays calm; smaller or clipped ones do not keep it so" in how
+
+
+def test_the_update_before_a_jump(named) -> None:
+    """A rate that rises for one step."""
+    base = seen([*CALM[:70], 30.0, *CALM[71:]])
+    base.rates[69] = [5.0]
+    found, how = named(base, kind="spike", all=CALM, rate=CALM, clip=base.losses)
+    assert (found.cause, found.phase, found.established) == ("optimizer-update", "optimizer", "cured")
+    assert "the learning rate goes from 0.1 to 5 at step 69" in how
+
+
+def test_nobody_where_nothing_can_be_run(named) -> None:
+    """As if a further run has other losses."""
+    found, how = named(seen(GROWN))
+    assert found.phase == "none"
+    assert how[-1] == "nothing that was tried keeps it calm"
+
+
+def test_values_without_a_growth_have_no_course() -> None:
+    """A finding that the rerun does not show."""
+    assert course_of(seen(CALM), Sought(name="divergence", kind="growth", step=70)) is None
+    assert course_of(seen(CALM), Sought(name="loss-spike", kind="spike", step=70)) is None
