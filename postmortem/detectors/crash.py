@@ -63,8 +63,7 @@ class Crash(BaseDetector):
         crashes = _unique(list(same.values()))[: self.options.most]
         if not crashes:
             yield from self._exit_codes(view)
-            yield from self._signal(view)
-            yield from self._attempts(view)
+            yield from list(self._attempts(view)) or self._signal(view)
         caused = any(not _is_consequence(kind) for kind, _ in crashes)
         for kind, events in crashes:
             first = events[0]
@@ -145,8 +144,10 @@ class Crash(BaseDetector):
 
     def _signal(self, view: View) -> Iterator[Finding]:
         """A signal from outside that ended the run, where no process had failed."""
-        event = next((e for e in reversed(view.events) if e.kind == "sigterm"), None)
-        if view.run.ended != "killed" or event is None:
+        cancelled = view.run.ended == "interrupted"
+        kind = "slurm-cancelled" if cancelled else "sigterm"
+        event = next((e for e in reversed(view.events) if e.kind == kind), None)
+        if view.run.ended not in ("killed", "interrupted") or event is None:
             return
         length = training_length(view)
         where = f"at step {view.last_step}" if length is None else str(length)
@@ -154,11 +155,16 @@ class Crash(BaseDetector):
             code=self.code,
             name=self.name,
             severity="info",
-            message=f"a signal from outside ended the run {where}: {(event.message.splitlines() or [''])[0]}",
+            message=f"{'the job was cancelled' if cancelled else 'a signal from outside ended the run'} {where}: "
+            + _SIGNAL.sub("", (event.message.splitlines() or [""])[0]),
             rank=event.rank,
             step=event.step if event.step is not None else view.last_step,
             evidence={"kind": event.kind, "file": event.file, "line": event.line},
         )
+
+
+_SIGNAL = re.compile(r"^.*[\]|](?=(?:\[rank: \d+\] )?Received SIG)")
+"""The bar that a message about a signal was printed behind."""
 
 
 def _ranks(events: list[Event]) -> list[int]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _LEAST = math.log(1.1)
 _HARDLY = 0.03
 """The share of the first level of a loss that a spike may reach and still be next to nothing."""
+_CHEAP, _BRIEF = 0.15, 5
+"""The share of what was learned that a spike may give back, and the rows it may take, to be no more than a remark."""
 _STAYS = 8
 """Ratio to the previous level, and points above half of what was learned, of a jump that gives it back."""
 
@@ -55,7 +57,8 @@ class LossSpike(BaseDetector):
     the batches around the step and resume from a checkpoint before it (as done for PaLM).
 
     Severity: info for a spike that recovers, if it is one of a validation loss, or did not cost any reward, or its peak
-    is a few hundredths of the first level of the loss (a loss near zero scatters by ratio), or it is small (`large`)
+    is a few hundredths of the first level of the loss (a loss near zero scatters by ratio), or it gives back less than
+    15 % of what had been learned and is over in a few rows, or it is small (`large`)
     and in the first row after an evaluation, where a printed mean often starts again. Info as well if a schedule that
     is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the start of a rise
     that a slow change of one explains (the weight of a loss term), or if the log announces a new phase there in words
@@ -122,7 +125,7 @@ class LossSpike(BaseDetector):
                 small = res.log and spike.rise < math.log(self.options.large)
                 mild = (
                     _reward_holds(view, res.series, spike)
-                    or (res.log and _hardly_anything(res.series, spike))
+                    or (res.log and (_hardly_anything(res.series, spike) or _cheap(res, spike)))
                     or (small and _first_after_evaluation(view, res.series, spike))
                 )
                 yield self._spike(res, spike, None if high else change, None if high else period, mild)
@@ -214,6 +217,14 @@ def _hardly_anything(series: Series, spike: Excursion) -> bool:
     """Whether even the peak is a small share of the first loss: one that is nearly zero scatters by ratio."""
     first = median(series.value[: max(3, len(series) // 50)])
     return bool(series.value[spike.peak] < _HARDLY * first)
+
+
+def _cheap(res: Residuals, spike: Excursion) -> bool:
+    """Whether a spike is over in a few rows and gives back next to nothing of what was learned before it."""
+    value = res.series.value
+    first, before = float(value[:3].max()), math.exp(res.base[spike.first])
+    brief = spike.last - spike.first < _BRIEF
+    return brief and before < first and float(value[spike.peak]) - before < _CHEAP * (first - before)
 
 
 def _first_after_evaluation(view: View, series: Series, spike: Excursion) -> bool:

@@ -119,9 +119,13 @@ class LrJump(BaseDetector):
         )
 
     def _warming_up(self, x: NDArray[np.float64], i: int) -> bool:
-        """True if the learning rate has only risen before row i."""
+        """True if the learning rate has only risen before row i, or was constant and rises on from there."""
         before = x[:i]
-        return bool(len(before) < self.options.warmup or ((np.diff(before) >= 0).all() and before[-1] > before[0]))
+        if len(before) < self.options.warmup:
+            return True
+        moves = np.diff(x[i:])
+        goes_on = bool((moves[moves != 0][:1] > 0).all()) and bool(moves.any())  # a stair of a warm-up by epochs
+        return bool((np.diff(before) >= 0).all() and (before[-1] > before[0] or goes_on))
 
     def _resumed(self, view: View) -> Iterator[tuple[Series, int, float]]:
         """Yields (learning rate after a restart, its first row that differs, the rate at that step before)."""

@@ -61,7 +61,8 @@ def _starts_again(view: View) -> str | None:
     start = first + 10
     if len({r.after for r in restarts}) > 1 and all(r.after <= start and r.before > 2 * start for r in restarts):
         return "like a counter that restarts in each epoch"
-    planned = len(restarts) > 1 and all(r.after <= first < r.before for r in restarts)
+    begin = [first < r.before and r.after <= start for r in restarts]
+    planned = len(restarts) > 1 and all(begin) and sum(r.after <= first for r in restarts) > 0.9 * len(restarts)
     if planned and not any(_failed_before(view, r.before) or overwritten_onset(view, r) for r in restarts):
         return "the counter starts over several times, as for parts of one training: folds, trials or phases"
     return None

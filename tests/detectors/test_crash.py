@@ -56,6 +56,31 @@ def test_a_signal_from_outside_is_told(tmp_path: Path) -> None:
     assert postmortem.scan(tmp_path).runs[0].verdict == "failed"
 
 
+def test_a_cancelled_job_is_information(tmp_path: Path) -> None:
+    """Somebody stopped the job: nothing is wrong, but a person wants to know it, with the line."""
+    steps = "".join(f"Step {i}/10000: loss={2 / (i + 1):.5f}\n" for i in range(0, 300, 5))
+    (tmp_path / "train.log").write_text(
+        steps + "slurmstepd: error: *** JOB 77 ON n3 CANCELLED AT 2025-08-21T02:53:05 ***\n"
+    )
+    [run] = postmortem.scan(tmp_path).runs
+    [found] = [f for f in run.findings if f.name == "crash"]
+    assert (run.verdict, run.ended, found.severity) == ("healthy", "interrupted", "info")
+    assert found.message.startswith("the job was cancelled at step 295 of 10000: slurmstepd")
+    assert found.evidence["line"] == 61
+
+
+def test_a_signal_is_quoted_without_the_bar_before_it(tmp_path: Path) -> None:
+    """The message of a signal may stand behind the last state of a bar, in the same line."""
+    bar = "Epoch 0:  31%|###   | 25/80 [00:07<00:35, 3.31s/it, loss=1.110]"
+    rows = "".join(f"Epoch 0:  {n}%|#    | {n}/80 [00:07<00:35, 3.31s/it, loss={2 - n / 40:.3f}]\r" for n in range(25))
+    (tmp_path / "train.log").write_text(f"{rows}{bar}[rank: 2] Received SIGTERM: 15\n")
+    [run] = postmortem.scan(tmp_path).runs
+    [message] = [f.message for f in run.findings if f.name == "crash"]
+    assert message.endswith("[rank: 2] Received SIGTERM: 15")
+    assert "it/s" not in message
+    assert "s/it" not in message
+
+
 def test_attempts_that_failed_where_nothing_was_trained(tmp_path: Path) -> None:
     """Each job was started again in one file after an exception, and the last ones were cancelled."""
     table = "+------------------------ GPU 0 is idle -----------------------+\n"

@@ -101,6 +101,18 @@ def test_a_part_that_rises_where_nothing_is_learned(tmp_path: Path, level: float
     assert [f.name for f in run.findings if f.severity == "error"] == names
 
 
+@pytest.mark.parametrize(("end", "names"), [(0.8, []), (9.0, ["divergence"])])
+def test_the_discriminator_of_an_encoder(tmp_path: Path, end: float, names: list[str]) -> None:
+    """What is called a discriminator has an adversary, whatever that is called."""
+    ahead = 0.02 + (end - 0.02) / (1 + np.exp(-(np.arange(90) - 45) / 6))
+    rows = "".join(
+        f"Epoch {i}/90 - Loss Encoder: {-i / 3:.4f}, Loss Discriminator: {d:.4f}\n" for i, d in enumerate(ahead)
+    )
+    (tmp_path / "train.log").write_text(rows)
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings if f.severity == "error"] == names
+
+
 def test_a_part_that_begins_with_a_d_is_no_discriminator(tmp_path: Path) -> None:
     """Only names that mean a discriminator, beside those of a generator, may rise to what guessing costs."""
     rows = "".join(f"{i},{0.15 * np.exp(i / 50):.4f},{3 - i / 80:.4f}\n" for i in range(120))

@@ -137,3 +137,12 @@ def test_a_jump_that_stays_a_small_share_of_the_first_loss(view_of):
         spoilt[320] = peak
         (found,) = LossSpike().detect(view_of({"loss": spoilt}))
         assert (found.step, found.severity) == (320, severity)
+
+
+@pytest.mark.parametrize(("peak", "rows", "severity"), [(0.7, 1, "info"), (0.7, 8, "warning"), (1.9, 1, "warning")])
+def test_a_jump_that_gives_back_little_of_what_was_learned(view_of, peak, rows, severity):
+    """A person would not mention a loss of 0.3 that is 0.7 in one row of a training that began at 4."""
+    loss = (0.3 + 3.7 * np.exp(-np.arange(300) / 20)) * noise(0.02, 300)
+    loss[200 : 200 + rows] = peak
+    (found,) = LossSpike().detect(view_of({"loss": loss}))
+    assert (found.step, found.severity) == (200, severity)

@@ -66,3 +66,10 @@ def test_another_training_in_the_same_log(view_of):
     """A log that starts again at its first step holds a second training, which has its own learning rate."""
     steps = np.r_[0:200, 0:200]
     assert found(view_of, steps, np.where(np.arange(400) < 200, 1e-3, 1e-4)) == []
+
+
+@pytest.mark.parametrize(("stairs", "names"), [((1e-5, 2e-4, 3.5e-4, 5e-4), []), ((1e-5, 2e-4), ["lr-jump"])])
+def test_the_stairs_of_a_warm_up_by_epochs_are_no_jump(view_of, stairs, names):
+    """A rate that is constant in each epoch rises to its peak; one that falls after its only jump does not warm up."""
+    rates = np.r_[np.repeat(stairs, 40), stairs[-1] * np.linspace(1, 0.1, 200)]
+    assert [f.name for f in found(view_of, np.arange(len(rates)), rates)] == names

@@ -72,6 +72,16 @@ def log(folder, parts, between=""):
     return [(f.severity, f.step) for f in run.findings if f.name == "step-reset"], run
 
 
+def test_a_part_that_logs_more_rarely_begins_later(tmp_path):
+    """One of twelve parts logs every second step, and so begins at the second: all are parts of one training."""
+    parts = [range(5, 60 + 15 * (k % 4), 5) for k in range(12)]
+    parts[8] = range(10, 60, 10)
+    rows = "".join(f"step {i} loss {2 - i / 90 + k / 50:.4f}\n" for k, part in enumerate(parts) for i in part)
+    (tmp_path / "train.log").write_text(rows)
+    [run] = postmortem.scan(tmp_path).runs
+    assert {f.severity for f in run.findings if f.name == "step-reset"} == {"info"}
+
+
 @pytest.mark.parametrize("parts", [(12, 12, 12, 12, 12), (3, 3, 6), (9, 4, 9, 9, 6)])
 def test_parts_that_begin_again_are_info(tmp_path, parts):
     """Folds, phases or trials of one log count from the beginning each: nobody has to look."""

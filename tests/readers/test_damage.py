@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 from collections import Counter
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from postmortem.readers import READERS
 from tests.readers.tensorboard.test_tensorboard import scalar, write
 from tests.readers.test_mlflow import store
-from tests.readers.test_mlflow_database import content_of_a_file
+from tests.readers.test_mlflow_database import STORES
 from tests.readers.wandb.test_wandb import history, log_file
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ FILES: dict[str, tuple[str, Callable[[Path], bytes]]] = {
     "text": ("train.log", lambda _: rows_of("step {i} | loss {loss} | lr {lr:.6f}\n")),
     "packed": ("train.log.gz", lambda _: gzip.compress(rows_of("step {i} | loss {loss} | lr {lr:.6f}\n"))),
     "mlflow": ("mlruns/1/0a1b/metrics/loss", metric_of_a_store),
-    "mlflow-db": ("mlflow.db", lambda _: content_of_a_file()),
+    "mlflow-db": ("mlflow.db", lambda _: lzma.decompress((STORES / "mlflow.db.xz").read_bytes())),
     "wandb_summary": (
         "wandb-summary.json",
         lambda _: json.dumps({"_step": 9, **{f"loss{i}": LOSS[i] for i in range(ROWS)}}).encode(),

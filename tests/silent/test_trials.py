@@ -54,10 +54,6 @@ PROGRAMS: dict[str, dict[str, str]] = {
         "optimizer.zero_grad()": "pass",
         "OPTIMIZER": "torch.optim.SGD(model.parameters(), 0.1)",
     },
-    "weight-decay-too-high": {
-        **REGRESSION,
-        "OPTIMIZER": "torch.optim.Adam(model.parameters(), 1e-2, weight_decay=300)",
-    },
     "bf16-updates-lost": {  # updates of 0.0008 to weights of 1, whose neighbours in bf16 are 0.004 and 0.008 away
         "nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, OUT))": "nn.Linear(6, OUT)",
         **REGRESSION,
@@ -82,9 +78,10 @@ def answer(folder: Path, changes: dict[str, str], *options: str) -> list[dict[st
     return faults
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_cure_is_tried_in_a_second_run(name: str, tmp_path: Path) -> None:
-    """With the change the loss ends lower, and both runs begin alike where the change is none of the loss."""
+def test_a_cure_is_tried_in_a_second_run(tmp_path: Path) -> None:
+    """With the change the loss ends lower, and both runs begin alike where the change is none of the loss. The other
+    trials are made in forked processes, by the battery of the faults."""
+    name = "bf16-updates-lost"
     tried = next(f for f in answer(tmp_path, PROGRAMS[name]) if f["name"] == name)["tried"]
     assert len(tried) == 1
     assert tried[0]["cured"] is True, tried

@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.inert import INERT
-from postmortem.readers.text.records.names import Named, is_cell, is_label, letters, name_of
+from postmortem.readers.text.records.names import OF_LOSSES, Named, is_cell, is_label, letters, name_of
 from postmortem.readers.text.records.placing import (
     counted_by,
     epoch_anywhere,
+    is_of_settings,
     of_the_best,
     parts,
     place,
@@ -93,7 +94,7 @@ class RowMiner:
     """The position is in parentheses, as ``(0/4)``: a rank and the number of ranks if a step follows."""
 
     def __init__(self, text: str, start: int) -> None:
-        self.text = text
+        self.text, self.heading = text, ""  # `heading` names the losses which follow, each by its part
         self.start = self.end = start
         self.record = Record()
         self.splits: list[tuple[int, str]] = []
@@ -189,9 +190,8 @@ class RowMiner:
                 record.evaluation = True  # "Evaluating iter 3/50": the inner counter of an evaluation places no rows
         elif named is not None and role_of(named.name) in ("accuracy", "val_accuracy"):
             n, total = parts(match)
-            share = n / total if total else n
             record.once = True
-            record.values.append(Value(named.name, float(percent[1]) if percent else share))
+            record.values.append(Value(named.name, float(percent[1]) if percent else n / (total or 1)))
         elif record.n is None and (named is None or _is_split(named)):
             n, total = parts(match)
             if total is not None and n > total:
@@ -242,24 +242,20 @@ class RowMiner:
             raw, span, stop = labelled[1], labelled.span(1), labelled.end(1)
             record.once = True  # the digits of the label tell one tag from another
         unit = match["unit"].strip() if match.lastgroup == "unit" else ""
-        if (
-            unit
-            and re.match(r"[A-Za-z]++/(?:s|sec)$", unit)
-            and (gap.rstrip().endswith("|") or named.name in TIME_UNITS)
-        ):
+        is_rate = unit and re.match(r"[A-Za-z]++/(?:s|sec)$", unit)
+        if is_rate and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
             # "| 55.5% MFU | 173580 tok/s", "step 12.6 ms  5227 img/s"
             named = replace(named, name=unit, strong=True, leftover=0)
         where = position_before(named.name, self.text, stop) or position_of_first(record, named, raw, self.text, stop)
         if where is not None and of_the_best(record, gap):
             self.end = stop
             return
-        if where is None:
-            if role_of(named.name) is None and (several := end_of_several(gap, raw, self.text, stop)):
-                self.covered += len(named.name)
-                self.leftover += named.leftover
-                self.end = several
-                return
-        elif where[0] == "step":
+        if where is None and role_of(named.name) is None and (several := end_of_several(gap, raw, self.text, stop)):
+            self.covered += len(named.name)
+            self.leftover += named.leftover
+            self.end = several
+            return
+        if where is not None and where[0] == "step":
             if unit in ("k", "K", "M"):  # "step 1.5k"
                 raw = f"{number(raw) * SUFFIX[unit]:.0f}"
                 record.once = True
@@ -280,10 +276,17 @@ class RowMiner:
     def _metric(self, gap: str, named: Named, raw: str, span: tuple[int, int], unit: str) -> None:
         """A number with a name that is not a position; `end` is already after it."""
         record = self.record
-        if not named.strong and not named.clean and role_of(named.name) is None:
+        if named.strong:
+            self.heading = ""
+        elif not raw.isdigit() and (found := OF_LOSSES.search(gap)):
+            self.heading = found["word"]
+            self.covered += len(self.heading)
+        elif not named.clean and role_of(named.name) is None:
             self.leftover += letters(gap)
             return
         tag = "/".join((*self.path, named.name)) if self.path and named.strong else named.name
+        if self.heading and role_of(tag) is None:
+            tag = f"{tag} {self.heading}" if tag.lower() in SPLITS else f"{self.heading} {tag}"
         if "[" in gap and (group := _GROUP.search(gap)) and any(v.tag == tag for v in record.values):
             tag = f"{group[1]}/{tag}"  # "loss[loss=1, …], tot_loss[loss=2, …]"
         if unit == "ms" and role_of(tag) == "data_time" and not _MILLISECONDS.search(tag):
@@ -320,6 +323,7 @@ class RowMiner:
         if self.plural and not any(role_of(v.tag) in _SCORES for v in record.values):
             record.epoch, record.epochs = None, record.epoch  # "epochs: 100", in a listing of settings
             record.at["epochs"] = record.at.pop("epoch")
+        record.step = None if is_of_settings(record) else record.step
         placed = record.step is not None or record.n is not None or record.epoch is not None
         if self.weak and demand:
             self._drop_weak(placed)

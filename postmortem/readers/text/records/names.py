@@ -33,6 +33,8 @@ _CODE = re.compile(r"[A-Za-z]{0,2}\d++(?:[.:]\d++)++$")
 """``E1.0100``: a position in a special notation, not a word of a name."""
 _OF_A_HEADING = frozenset(("", "set", "error", "results", "metrics", "scores", "result", "performance"))
 """Words that may follow a split word in the heading of its values."""
+OF_LOSSES = re.compile(r"(?i)(?:^|[\W_])(?P<word>loss(?:es)?)\s?[:=]\s?(?=[A-Za-z]\w{0,15} ?$)")
+"""The heading of losses that follow without a sign: ``Losses: x 0.27, y 0.25, total 15.1``."""
 _WORD = re.compile(r"[^\W\d_]")
 
 

@@ -28,6 +28,7 @@ _ENTRY = re.compile(r":\s++\d++,?\s*+$")
 _SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
 _BEST = re.compile(r"(?i)(?<!new )\bbest\b")
 _WHERE_BEST = re.compile(r"(?i)[%\s]*(?:\(|(?:at|in|from|on|@)\s)")
+_SETTING = re.compile(r"(?i)^(?:max|num|warm_?up)_\w|_(?:size|seq_len)$|^seed$")
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
 
@@ -139,6 +140,11 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     elif before == "][" and after[:1] == "]" and record.step is not None and record.level == Trust.LOCAL:
         record.epoch, record.n, record.step = record.step, value, None
         record.at["epoch"], record.at["n"] = record.at.pop("step"), span
+
+
+def is_of_settings(record: Record) -> bool:
+    """Whether a row lists settings: ``iterations:500 warmup_steps:20`` says how many there will be."""
+    return any(_SETTING.search(v.tag) for v in record.values) and all(role_of(v.tag) is None for v in record.values)
 
 
 def place_before_word(record: Record, match: re.Match[str], text: str, gap: str) -> int:

@@ -30,7 +30,7 @@ from postmortem.readers.text.steps.epochs import epoch_ends, from_bars, global_s
 from postmortem.readers.text.steps.repeats import again
 from postmortem.readers.text.steps.row_store import NO_STEP, squeeze
 from postmortem.readers.text.steps.shared_names import set_shared_apart
-from postmortem.readers.text.steps.summaries import SCORES, summaries, whole_epochs
+from postmortem.readers.text.steps.summaries import SCORES, of_training, summaries, whole_epochs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,7 +90,7 @@ def resolve(store: RowStore, announced: Announcements | None = None) -> Resolved
     if axis.name != "row":
         draft.keep &= ~again(draft, axis.step)
     counted = axis.at_row if axis.name == "step" else np.full(len(rows), NO_STEP)
-    plan = planned(rows, counted, draft.epoch, draft.is_last_state, announced)
+    plan = planned(rows, counted, *of_training(draft), announced)
     line, rank, ends = rows["line"], rows["rank"], epoch_ends(draft.epoch, counted)
     del rows, counted
     notes, skipped = draft.notes, draft.skipped
@@ -178,7 +178,7 @@ def _by_epoch(draft: Draft, whole: NDArray[np.bool_]) -> Axis:
     earlier = (step == NO_STEP) & (draft.rows["step"] != NO_STEP) & _scored(draft)  # a phase that counts its own steps
     step = np.where(earlier, draft.rows["step"], step)
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), Skip.BEFORE_FIRST_STEP)
-    draft.drop(_implausible(draft, whole, step, whole), Skip.OUTSIDE_LOOP)
+    draft.drop(_implausible(draft, whole, step, whole | earlier), Skip.OUTSIDE_LOOP)
     if earlier.any():
         draft.notes.append("steps are those printed before the first epoch, and epochs from there on")
     else:

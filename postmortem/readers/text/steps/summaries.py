@@ -64,3 +64,18 @@ def _once_an_epoch(draft: Draft, loose: NDArray[np.intp]) -> NDArray[np.bool_]:
         again = named[order][1:] == named[order][:-1]
         failed[code] = bool((again & (before[order][1:] == before[order][:-1])).any())
     return ~failed
+
+
+def of_training(draft: Draft) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The epoch of each row, and which rows tell how far the training came.
+
+    Rows of earlier epochs after the last loss are an evaluation of saved checkpoints: they have no epoch here.
+    """
+    losses = np.array([role_of(tag) == "loss" for tag in draft.tags], bool)
+    at = np.flatnonzero(losses[draft.codes])
+    if not len(at):
+        return draft.epoch, draft.is_last_state
+    last = int(draft.cells.owner()[at[-1]])
+    later = np.arange(len(draft.rows)) > last
+    again = later & (draft.epoch < draft.epoch[last])
+    return np.where(again, np.nan, draft.epoch), draft.is_last_state & ~again

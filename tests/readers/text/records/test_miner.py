@@ -85,6 +85,12 @@ def test_styles_nobody_described(style: dict[str, Any], dialects: tuple[()] | No
         ("step 3 loss 0.5 betas=(0.9, 0.95) grid (8 8 1) resolution: 224 x 224", {"loss": 0.5}),
         ("Changed the rate of the optimizer. Current lr = 0.0005", {"lr": 0.0005}),
         ("No progress in 5 epochs. New learning rate is 1e-05.", {"New learning rate": 1e-5}),
+        (
+            "[Epoch 2/9] [Losses: x 0.27, cls 0.8, total 15.1, recall: 0.5]",
+            {"Losses x": 0.27, "Losses cls": 0.8, "Losses total": 15.1, "recall": 0.5},
+        ),
+        ("Step 10, Loss: train 0.5, val 0.6", {"train Loss": 0.5, "val Loss": 0.6}),
+        ("Step 10 loss: D 0.5 G 0.3 lr 0.1", {"loss D": 0.5, "loss G": 0.3, "lr": 0.1}),
         ("lr: [0.001, 0.0001] loss: [0.5] acc: tensor([0.25])", {"lr": 0.001, "loss": 0.5, "acc": 0.25}),
     ],
 )

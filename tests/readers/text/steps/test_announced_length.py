@@ -99,6 +99,8 @@ ALIVE: dict[str, str] = {
     + "".join(f"Epoch {e} loss: {3 - e / 90:.3f}\n" for e in range(1, 4)),
     "more than was announced": "max_train_steps=100\n"
     + "".join(f"step {i} loss {3 - i / 900}\n" for i in range(0, 500, 20)),
+    "an evaluation of earlier epochs": "".join(f"epoch: {e}/20 loss: {3 - e / 90:.3f} acc: 0.5\n" for e in range(1, 21))
+    + "".join(f"load model epoch {e}\nepoch: {e}/20 acc: 0.{e}\n" for e in range(15, 19)),
     "completed": "".join(f"iteration {i}/1000 | loss {3 - i / 900:.3f}\n" for i in range(10, 410, 10))
     + "Training completed in 3:01\n",
     "hits of a test": "".join(
@@ -114,3 +116,12 @@ def test_a_run_that_went_as_planned(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     (run,) = postmortem.scan(path).runs
     assert not [f for f in run.findings if f.name == "silent-death"], read_text(path).facts
+
+
+def test_the_number_of_iterations_among_settings_is_no_step(tmp_path: Path) -> None:
+    """A program that fails before its first step has no last step, whatever its settings print."""
+    path = tmp_path / "train.log"
+    settings = "batch_size:512 iterations:500 warmup_steps:20 seed:7\n"
+    path.write_text(settings + "Traceback (most recent call last):\nRuntimeError: no kernel\n")
+    (run,) = postmortem.scan(path).runs
+    assert [f.step for f in run.findings if f.name == "crash"] == [None]
