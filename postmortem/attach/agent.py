@@ -159,6 +159,7 @@ class Agent(Flags):
 
     def ready(self, optimizer: torch.optim.Optimizer) -> None:
         """A training begins: the first tick can be repeated as well."""
+        super().ready(optimizer)
         self.captures.listen()
         if listener.ticks == 0:
             self._sleep(-1)
@@ -234,7 +235,7 @@ class Agent(Flags):
     def failed(self, fault: Fault, tick: Tick) -> None:
         """The first fault: it is investigated, and nothing is watched after it."""
         boundaries.exchange((_Skipping if self.plan["on_fault"] == "skip" else _Bystander)(self))
-        over = fault.kind == "parameter"
+        over = fault.kind in ("parameter", "buffer")
         if self._levels is not None:
             self._levels.close(None if over else tick)
         losses = [] if over else tick.losses

@@ -176,4 +176,4 @@ def _signal_name(number: int) -> str:
 def _first(process: Process) -> tuple[int, bool, int]:
     """Sort key: the first tick, and in it the loss, which is a rank's own, before parameters, which all ranks share."""
     assert process.fault is not None
-    return process.fault["tick"], process.fault["what"] == "parameter", process.rank or 0
+    return process.fault["tick"], process.fault["what"] in ("parameter", "buffer"), process.rank or 0

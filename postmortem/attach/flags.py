@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from postmortem.attach.boundaries.current import before_scaling, listener
+from postmortem.attach.boundaries.statistics import Statistics
 from postmortem.attach.measure.budget import Budget, Laps
 from postmortem.attach.measure.later import Later
 from postmortem.attach.measure.reductions import all_finite, plain, totals
 from postmortem.attach.observer import Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-Kind = Literal["loss", "skipped-loss", "gradient", "parameter", "raised", "requested", "jump", "gradient-jump"]
+Kind = Literal[
+    "loss", "skipped-loss", "gradient", "parameter", "buffer", "raised", "requested", "jump", "gradient-jump"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,11 @@ class Fault:
     """What the flags saw: the tick, counted from 0, and where the first non-finite value showed.
 
     kind: "loss" (a backward pass begins at it), "skipped-loss" (the program read it and left out the backward pass),
-    "gradient" (of a step that the program left out), "parameter" (after an update), "raised" (the program ends with an
-    exception; whether a non-finite value was the reason is not known), "requested" (no fault: a capture of the tick was
-    asked for), "jump" (the loss is finite, and above what the plan allows), "gradient-jump"
-    (the same of the gradient norm after a backward pass). index: of the backward pass in the tick.
+    "gradient" (of a step that the program left out), "parameter" (after an update), "buffer" (of a model that is
+    trained, after its tick: running statistics), "raised" (the program ends with an exception; whether a non-finite
+    value was the reason is not known), "requested" (no fault: a capture of the tick was asked for), "jump" (the loss is
+    finite, and above what the plan allows), "gradient-jump" (the same of the gradient norm after a backward pass).
+    index: of the backward pass in the tick.
     """
 
     tick: int
@@ -70,10 +74,15 @@ class Flags(Observer):
         self._skipped = False
         self._optimizer: Any = None
         self._unchecked: dict[int, tuple[Tick, list[torch.Tensor]]] = {}
+        self.statistics = Statistics()
         self.later = Later(deferred=bool(deferred))
         self._at_once = deferred is None
         self.budget = Budget(share)
         self.laps = Laps()
+
+    def ready(self, optimizer: torch.optim.Optimizer) -> None:
+        """Its model is known from now on."""
+        self.statistics.find()
 
     def loss(self, loss: torch.Tensor) -> None:
         """Reads the loss; a non-finite one is a fault at once, before its gradients reach other ranks."""
@@ -113,7 +122,7 @@ class Flags(Observer):
         self._optimizer, self._skipped = optimizer, skipped
 
     def tick(self, number: int) -> None:
-        """Looks at the parameters that have changed."""
+        """Looks at the parameters that have changed, and at running statistics."""
         tick = Tick(number, self._losses, self._skipped)
         self._losses = []
         optimizer = self._optimizer
@@ -121,29 +130,47 @@ class Flags(Observer):
         self.budget.earn(self.laps.lap()[0])
         # of gradients that come without a backward pass (torch.func) nothing else is seen
         due = self.budget.due() or not (tick.losses or self._waiting or self._skipped)
+        if not self.statistics.found:
+            self.statistics.find()
+        buffers = self.statistics.changed()
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             with self.budget.spend():
-                sums = totals(updated) if due else []
-                self.later.send([*waiting, *sums], lambda values: self._arrived(tick, updated, values, len(waiting)))
+                seen = [waiting, totals(updated) if due else [], totals(buffers)]
+                self.later.send(
+                    [value for part in seen for value in part],
+                    lambda values: self._arrived(tick, updated, buffers, values, [len(part) for part in seen]),
+                )
                 self.later.look()
             return
         self._ended(tick)
         self._unchecked.pop(id(optimizer), None)
         self._unchecked[id(optimizer)] = tick, updated
-        if due:
+        broken = not all_finite(buffers) and self.statistics.broken(buffers)
+        if due or broken:
             with self.budget.spend():
-                self.check()
+                if self.check() and broken:
+                    self._tell(Fault(number, "buffer"), tick)
 
-    def _arrived(self, tick: Tick, updated: list[torch.Tensor], values: list[float], losses: int) -> None:
+    def _arrived(
+        self,
+        tick: Tick,
+        updated: list[torch.Tensor],
+        buffers: list[torch.Tensor],
+        values: list[float],
+        sizes: Sequence[int],
+    ) -> None:
+        losses, rest = sizes[0], sizes[0] + sizes[1]
         tick.losses = values[:losses]
         bad = [i for i, value in enumerate(tick.losses) if not math.isfinite(value)]
         if bad:
             self._tell(Fault(tick.number, "loss", bad[0]), tick)
             return
         self._ended(tick)
-        if not all(map(math.isfinite, values[losses:])) and not all_finite(updated):
+        if not all(map(math.isfinite, values[losses:rest])) and not all_finite(updated):
             self._tell(Fault(tick.number, "parameter"), tick)
+        elif not all(map(math.isfinite, values[rest:])) and self.statistics.broken(buffers):
+            self._tell(Fault(tick.number, "buffer"), tick)
 
     def check(self) -> bool:
         """Reads what is not read yet. False if that was a fault."""

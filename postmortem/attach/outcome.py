@@ -36,6 +36,7 @@ _WHERE = {
     "gradient": "gradients of optimizer step {tick} are non-finite, and the program did not use them",
     "raised": "the program raised in optimizer step {tick}",
     "jump": "the loss of backward pass {index} of optimizer step {tick} is finite and far above those before it",
+    "buffer": "buffers of the model are non-finite after optimizer step {tick}, and were finite before it",
     "gradient-jump": "the gradient norm of optimizer step {tick} is finite and far above those before",
     "parameter": "parameters are non-finite after optimizer step {tick}",
 }

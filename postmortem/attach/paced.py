@@ -189,6 +189,10 @@ class Paced(Agent):
             if self._broken():
                 self._told(number)
                 return
+            buffers = self.statistics.changed()
+            if self.statistics.broken(buffers):
+                self._tell(Fault(number, "buffer"), Tick(number, []))
+                return
             self._resting, self._watched = False, 0
             self.laps.restart()
             if self._levels is not None:

@@ -135,7 +135,11 @@ def _nothing_cured(culprit: Culprit, what: str = "makes the step finite") -> Ite
         shapes = [str(t["shape"]) for t in culprit.tensor.get("inputs") or () if "shape" in t]
         given = f" (shape {' and '.join(shapes)})" if shapes else ""
         place = f"{culprit.file}:{culprit.line}"
-        yield f"check the input of {culprit.op} at {place}{given}: no general fix {what}"
+        if culprit.phase == "optimizer":
+            seen = f"the settings of the optimizer, its state and the gradient of {culprit.param or 'its parameters'}"
+            yield f"check what goes into the update at {place}: {seen}; no general fix {what}"
+        else:
+            yield f"check the input of {culprit.op} at {place}{given}: no general fix {what}"
 
 
 def with_check(result: ReplayResult, run: Path) -> tuple[str, ...]:

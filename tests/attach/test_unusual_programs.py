@@ -220,6 +220,58 @@ def test_the_line_is_named(folder: Path, postmortem, name: str) -> None:
         assert (folder / "log.txt").read_text() == "0\n1\n2\n"
 
 
+STATISTICS = """
+    class Scaled(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(3, 1)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+            self.register_buffer("spread", torch.ones(3))
+        def forward(self, x):
+            self.spread = 0.9 * self.spread + 0.1 * x.var(0)  # at fault
+            return super().forward(x)
+
+    model = Scaled()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(5):
+        x, _ = data(step, False)
+        loss = model(x[: 1 if step == 3 else 4]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+RATE = """
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(5):
+        x, _ = data(step, False)
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] *= float("nan") if step == 3 else 1.0
+        optimizer.step()  # at fault
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "phase", "op", "said"),
+    [
+        (STATISTICS, "forward", "var", "what it makes non-finite is the buffer spread"),
+        (RATE, "optimizer", "add", "the update is that of SGD(lr=nan, momentum=0)"),
+    ],
+    ids=["running statistics", "optimizer"],
+)
+def test_a_fault_that_the_loss_does_not_show(
+    folder: Path, postmortem, program: str, phase: str, op: str, said: str
+) -> None:
+    """In the step in which it happens: the loss of that one is finite."""
+    line = write(folder, program)
+    _, answer = under_watch(postmortem, sys.executable, "train.py")
+    culprit = answer["culprit"]
+    told = (answer["tick"], culprit["phase"], culprit["op"], Path(culprit["file"]).name, culprit["line"])
+    assert told == (3, phase, op, "train.py", line), culprit["how"]
+    assert any(text.startswith(said) for text in culprit["how"])
+
+
 def test_a_program_without_an_optimizer(folder: Path, postmortem) -> None:
     """What is non-finite is told; nobody is blamed, and no command is advised that would not do better."""
     write(

@@ -35,6 +35,11 @@ def parameters() -> dict[str, torch.Tensor]:
     return found
 
 
+def trained() -> list[torch.nn.Module]:
+    """The outermost modules that hold parameters of the optimizers seen so far. Slow, as `parameters`."""
+    return list(_owners({id(p): p for _, _, group in groups() for p in group["params"]}).values())
+
+
 _WRAPPING = ("", "module", "_orig_mod")
 """Parts of names that DistributedDataParallel and torch.compile add."""
 

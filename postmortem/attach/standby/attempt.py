@@ -28,10 +28,11 @@ from postmortem.attach.standby.entries import Substitutes, Survey
 from postmortem.attach.standby.plan import Plan, Reply, bits
 from postmortem.attach.standby.program import Program
 from postmortem.replay.recipe.user_errors import describe
-from postmortem.replay.rerun.session import Stage, Traced, mask_values
+from postmortem.replay.rerun.session import Stage, Traced
 from postmortem.replay.step.batches import tensor_map, tensors_in
 from postmortem.replay.step.errors import Raised, error_site
 from postmortem.replay.step.rng import Rng
+from postmortem.replay.trace.places import caller
 from postmortem.replay.trace.tensors import exact_bits, nonfinite_names, storage_key
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from postmortem.attach.standby.plan import Entry, Key
     from postmortem.attach.standby.scene import Scene
+    from postmortem.replay.trace.places import Where
 
 
 class Attempt(Observer):
@@ -62,6 +64,7 @@ class Attempt(Observer):
         self._fed = False  # other threads and processes are not there: what they gave is known
         self._came: Counter[int] = Counter()
         self._thread = threading.get_ident()
+        self._update: tuple[torch.optim.Optimizer, Where] | None = None
         self._bad: dict[str, tuple[torch.Tensor, int]] = {}
         """Non-finite gradients of the tick: name -> (parameter, source)."""
 
@@ -155,7 +158,7 @@ class Attempt(Observer):
         self._before = Rng.capture()
         if plan.unfused and (plan.modes or plan.tracer is not None):
             operator_by_operator(program)
-        self._mask()
+        program.mask(plan.mask)
         contexts = [*self._changes.begin(), *plan.modes]
         if plan.tracer is not None:
             notice_autocast(self._types)
@@ -182,15 +185,6 @@ class Attempt(Observer):
         self._changes.undo()
         if "torch._dynamo" in sys.modules:
             torch.compiler.set_stance("default")
-
-    def _mask(self) -> None:
-        program = self.scene.program
-        held = [("parameter", n, t) for n, t in (program.parameters | program.buffers).items()]
-        held += [("optimizer", n, t) for n, t in program.optimizer_tensors() if t.is_floating_point()]
-        with torch.no_grad():
-            for kind, name, t in held if self.plan.mask else ():
-                if (kind, name) in self.plan.mask:
-                    mask_values(t)
 
     def _replace(self) -> list[Any]:
         """Puts the changed batch in the place of the one that the program had."""
@@ -298,6 +292,7 @@ class Attempt(Observer):
         """Ends the attempt at a non-finite gradient that is about to be used."""
         if not self.armed:
             return
+        self._update = optimizer, caller(sys._getframe(1))
         with _disable_current_modes():
             ours = {n: p for n, p in self.scene.program.parameters_of(optimizer).items() if p.grad is not None}
             bad = {n: source for n, (_, source) in self._bad.items() if n in ours}
@@ -376,6 +371,7 @@ class Attempt(Observer):
             traced.backward_ended, traced.starts = plan.tracer.count, [(self.scene.tick, 0)]
             traced.seen = None if plan.after is None else plan.after(self.given)
             traced.close(plan.tracer, program.module_names())
+            traced.update = program.update(*self._update, traced.names) if self._update and stage == "param" else None
             reply.autocast = next((_KINDS[t] for t in self._types if t in _KINDS), None)
         reply.met = [getattr(mode, "met", None) for mode in plan.modes]
         reply.drew = self._before is None or not Rng.capture().same(self._before)

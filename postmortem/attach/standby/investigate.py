@@ -30,6 +30,7 @@ _EXPECTED = {
     "skipped-loss": ("loss",),
     "gradient": ("grad",),
     "parameter": ("param", "grad"),
+    "buffer": ("param",),
     "raised": ("loss", "grad", "param"),
 }
 """Kind of the fault -> where the repeated tick may first have non-finite values."""

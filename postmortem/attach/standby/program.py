@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.replay.rerun.session import Update, mask_values
 from postmortem.replay.step.batches import tensors_in
 from postmortem.replay.step.names import plain_name
 from postmortem.replay.trace.tensors import exact_bits, nonfinite_names, storage_key
 from postmortem.replay.trace.user_code import owner_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from types import FrameType
 
     from postmortem.replay.rerun.session import Outside
+    from postmortem.replay.trace.places import Where
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -60,13 +62,19 @@ class Program:
         for key, model in self.models.items():
             for name, p in model.named_parameters():
                 self.parameters.setdefault(plain_name(key, name), p)
-            for name, b in model.named_buffers():
-                self.buffers.setdefault(plain_name(key, name), b)
+        self.buffers = self._held_now()
         known = {id(p) for p in self.parameters.values()}
         for i, p in enumerate(p for o in self.optimizers for g in o.param_groups for p in g["params"]):
             if id(p) not in known:
                 self.parameters[f"parameter {i}"] = p
         self._finite = set(self.buffers) - set(nonfinite_names(self._of_trained(self.buffers)))
+
+    def _held_now(self) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = {}
+        for key, model in self.models.items():
+            for name, b in model.named_buffers():
+                found.setdefault(plain_name(key, name), b)
+        return found
 
     def _of_trained(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         names = list(self.models)[: self.trained]
@@ -85,11 +93,12 @@ class Program:
         return list(self.models.values())[: self.trained or None]
 
     def changed(self) -> dict[str, torch.Tensor]:
-        """What an update may make non-finite: parameters, and buffers that were finite."""
+        """What a tick may make non-finite: parameters, and buffers that were finite, also where others are in their
+        place by now."""
         trained = self._of_trained(self.parameters)
         ours = {id(p) for o in self.optimizers for g in o.param_groups for p in g["params"]}
         found = {n: p for n, p in self.parameters.items() if n in trained or id(p) in ours}
-        return found | {n: b for n, b in self._of_trained(self.buffers).items() if n in self._finite}
+        return found | {n: b for n, b in self._of_trained(self._held_now()).items() if n in self._finite}
 
     def optimizer_tensors(self) -> list[tuple[str, torch.Tensor]]:
         """(name of the parameter, tensor) of the optimizers' state."""
@@ -114,6 +123,15 @@ class Program:
         kept += [("optimizer", n, t) for n, t in self.optimizer_tensors()]
         return {(kind, name) for kind, name, t in kept if exact_bits(t)}
 
+    def mask(self, wanted: Collection[Outside]) -> None:
+        """Sets the non-finite values of these to zero."""
+        held = [("parameter", n, t) for n, t in (self.parameters | self.buffers).items()]
+        held += [("optimizer", n, t) for n, t in self.optimizer_tensors() if t.is_floating_point()]
+        with torch.no_grad():
+            for kind, name, t in held if wanted else ():
+                if (kind, name) in wanted:
+                    mask_values(t)
+
     def half(self) -> bool:
         """Whether a parameter is in half precision."""
         return any(p.dtype in _HALF for p in self.parameters.values())
@@ -122,6 +140,13 @@ class Program:
         """The parameters that it updates, by name."""
         ours = {id(p) for g in optimizer.param_groups for p in g["params"]}
         return {name: p for name, p in self.parameters.items() if id(p) in ours}
+
+    def update(self, optimizer: torch.optim.Optimizer, at: Where, names: list[str]) -> Update:
+        """The one that made these parameters non-finite, with the settings that it had for the first of them."""
+        bad = {id(p) for n, p in self.parameters.items() if n in names[:1]}
+        group = next((g for g in optimizer.param_groups if bad & {id(p) for p in g["params"]}), {})
+        settings = [f"{k}={group[k]}" for k in ("lr", "betas", "momentum", "eps") if k in group]
+        return Update(f"{type(optimizer).__name__}({', '.join(settings)})", at)
 
 
 def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:

@@ -25,7 +25,11 @@ _ROUNDS, _AT_MOST = 4, 8
 _NAMED = 4  # other candidates in a note
 
 Mends = dict[int, "Callable[[torch.Tensor], Any]"]
-_FINITE = {"loss": "the loss is finite", "grad": "the gradients are finite", "param": "the parameters are finite"}
+_FINITE = {
+    "loss": "the loss is finite",
+    "grad": "the gradients are finite",
+    "param": "parameters and buffers are finite",
+}
 
 
 class Confirm:

@@ -66,7 +66,8 @@ def candidates(traced: Traced) -> list[Candidate]:
 
 def _candidate(origin: Origin, traced: Traced) -> Candidate:
     hit = origin.hit
-    if traced.stage == "param" and hit.index >= traced.backward_ended:
+    updated = traced.stage == "param" and not set(traced.names) <= traced.buffers
+    if updated and hit.index >= traced.backward_ended:
         hit.stage = "optimizer"  # of an optimizer that is not torch's, too, which has no hooks
     module = hit.where.module
     if origin.outside is not None:

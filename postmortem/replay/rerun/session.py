@@ -77,6 +77,14 @@ class Failure:
     again: Again | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An optimizer in words, with its settings, and where the program calls its step."""
+
+    optimizer: str
+    at: Where
+
+
 @dataclass(slots=True)
 class Traced:
     """A traced rerun, as plain data: where it first failed, which operators wrote the non-finite tensors, and what is
@@ -89,7 +97,7 @@ class Traced:
     the pass that `stage` names; `sources` then holds everything non-finite. buffers: names of tensors that are no
     parameters. strides: parameters whose gradient has other strides, as (name, gradient's strides, parameter's
     strides, source of the gradient). starts: (step, number of operators before it) of each step that was run. seen:
-    what `after` returned. unseen: why nothing could be traced.
+    what `after` returned. unseen: why nothing could be traced. update: the one that made parameters non-finite.
     """
 
     log: TraceLog = field(default_factory=TraceLog)
@@ -107,6 +115,7 @@ class Traced:
     starts: list[tuple[int, int]] = field(default_factory=list)
     seen: Any = None
     unseen: str = ""
+    update: Update | None = None
 
     def origins(self) -> list[Origin]:
         """Where the non-finite values of the step began."""

@@ -115,3 +115,11 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
             return None
         frame = frame.f_back
     return None
+
+
+def caller(frame: FrameType | None) -> Where:
+    """The innermost place of the user's code at or outside `frame`, also where the step is only begun there, as by
+    `optimizer.step()`."""
+    while frame is not None and kind_of(frame.f_code) != USER:
+        frame = frame.f_back
+    return NOWHERE if frame is None else where(frame.f_code, frame.f_lineno, frame.f_lasti, None)

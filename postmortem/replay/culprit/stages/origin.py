@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.errors import ReplayError
@@ -36,7 +37,20 @@ def origin(case: Investigation) -> Culprit | None:
         what = {"loss": "the loss is", "grad": "a gradient is", "param": "a parameter is"}[case.stage]
         case.trail.append(f"{what} non-finite, but no operator was seen to produce it")
         return case.with_fixes({"cause": "forward-op", "phase": "forward", "established": "inferred"})
-    return case.with_fixes(_facts(case, chosen, established), chosen[0])
+    return _at_the_update(case, case.with_fixes(_facts(case, chosen, established), chosen[0]))
+
+
+def _at_the_update(case: Investigation, found: Culprit) -> Culprit:
+    """Of an optimizer's own code the user knows the line that calls it. Not before the fixes: what they change is
+    there, not on that line."""
+    update = case.traced.update
+    if found.phase != "optimizer" or update is None:
+        return found
+    how = (*found.how, f"the update is that of {update.optimizer}")
+    if found.file is not None or update.at.file is None:
+        return replace(found, how=how)
+    file, line = update.at.file, update.at.line
+    return replace(found, file=file, line=line, code=code_at(file, line), how=how)
 
 
 def _facts(case: Investigation, chosen: list[Candidate], established: Established) -> dict[str, Any]:
@@ -87,6 +101,8 @@ def _of_phase(case: Investigation, phase: Phase, first: Candidate) -> dict[str, 
     if phase == "backward":
         return {"param": failed}
     if phase != "optimizer":
+        if failed in case.traced.buffers and case.stage == "param":
+            case.trail.append(f"what it makes non-finite is the buffer {failed}, which the loss does not show")
         return {}
     name = failed if first.outside is None else first.outside[1]
     if first.outside is not None:
