@@ -272,6 +272,25 @@ def test_a_fault_that_the_loss_does_not_show(
     assert any(text.startswith(said) for text in culprit["how"])
 
 
+def test_what_an_optimizer_computes_is_no_data(folder: Path, postmortem) -> None:
+    """A larger eps cures it: what Adam divides by is computed anew in the attempt, not given as the program's data."""
+    program = """
+    w = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([w], eps=0.0)
+    for step in range(2):
+        loss = (w * torch.tensor([0.0, 1.0, 2.0])).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()  # at fault
+    """
+    line = write(folder, program)
+    called = postmortem("run", "--captures", "0", "--format", "json", "--", sys.executable, "train.py")
+    answer = json.loads(called.out)
+    culprit = answer["culprit"]
+    assert (answer["tick"], culprit["phase"], culprit["line"]) == (0, "optimizer", line)
+    assert [f["name"] for f in culprit["fixes"] if f["cured"]] == ["eps"]
+
+
 def test_a_program_without_an_optimizer(folder: Path, postmortem) -> None:
     """What is non-finite is told; nobody is blamed, and no command is advised that would not do better."""
     write(

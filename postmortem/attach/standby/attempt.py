@@ -307,11 +307,15 @@ class Attempt(Observer):
             if self.plan.until == "grad":
                 self._done(None)
             self._changes.before_update(optimizer)
+            if self._survey is not None:
+                self._survey.updating = True
 
     def after_update(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
         """Puts the settings of the optimizer back."""
         if self.armed:
             self._changes.after_update()
+            if self._survey is not None:
+                self._survey.updating = False
 
     # ---- its end
 

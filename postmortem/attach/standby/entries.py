@@ -28,11 +28,13 @@ _graph_task = torch._C._current_graph_task_id
 
 
 class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Armed around a tick, sees what enters it. passes: backward passes that have begun; the caller counts them."""
+    """Armed around a tick, sees what enters it. passes: backward passes that have begun; updating: an optimizer steps,
+    what it reads is no data; the caller sets both."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.passes = 0
+        self.updating = False
         self._count = 0
         self._depth = 0
         self._places: dict[int, set[Key]] = {}
@@ -77,7 +79,7 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         index, self._count = self._count, self._count + 1
         out = func(*args, **kwargs)
-        if _graph_task() == -1:
+        if _graph_task() == -1 and not self.updating:
             with _disable_current_modes():
                 self._look(index, func, flat(kwargs.values(), flat(args, [])), flat((out,), []))
         return out
