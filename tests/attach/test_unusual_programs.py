@@ -272,6 +272,35 @@ def test_a_fault_that_the_loss_does_not_show(
     assert any(text.startswith(said) for text in culprit["how"])
 
 
+def test_a_program_that_logs_to_wandb(folder: Path, postmortem) -> None:
+    """The client of W&B notices that a copy is another process; what a copy logs is not sent."""
+    pytest.importorskip("wandb")
+    line = write(
+        folder,
+        """
+        import wandb
+
+        run = wandb.init(project="p", mode="offline", config={"lr": 0.01})
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for step in range(30):
+            x, share = data(step, step == 23)
+            loss = ((model(x) - 1) / share).square().mean()  # at fault
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            run.log({"loss": loss.item()}, step=step)
+            run.summary["last"] = step
+        run.finish()
+        """,
+    )
+    _, answer = under_watch(postmortem, sys.executable, "train.py")
+    culprit = answer["culprit"]
+    assert (answer["tick"], culprit["op"], culprit["line"], culprit["samples"]) == (23, "div", line, [2]), culprit[
+        "how"
+    ]
+
+
 def test_what_an_optimizer_computes_is_no_data(folder: Path, postmortem) -> None:
     """A larger eps cures it: what Adam divides by is computed anew in the attempt, not given as the program's data."""
     program = """

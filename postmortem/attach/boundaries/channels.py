@@ -43,6 +43,11 @@ class _Inside(threading.local):
 _inside = _Inside()
 
 
+def way_of(owner: Any, name: str) -> int:
+    """The number of a way, under which it is told."""
+    return -1 - _WAYS.index((owner, name))
+
+
 @contextmanager
 def receiving() -> Iterator[None]:
     """What is received inside is a part of something that is told as a whole."""
@@ -54,9 +59,9 @@ def receiving() -> Iterator[None]:
 
 
 def patch_channels() -> None:
-    """Each of these methods becomes an event, `Observer.receive`. A way has a negative number, by its place here."""
-    for way, (owner, name) in enumerate(_WAYS):
-        setattr(owner, name, _told(-1 - way, getattr(owner, name)))
+    """Each of these methods becomes an event, `Observer.receive`. A way has a negative number, by its place above."""
+    for owner, name in _WAYS:
+        setattr(owner, name, _told(way_of(owner, name), getattr(owner, name)))
     pool.IMapIterator.__next__ = pool.IMapIterator.next  # type: ignore[method-assign]
 
 

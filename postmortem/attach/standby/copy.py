@@ -14,6 +14,7 @@ from postmortem.attach.standby.forks import end, fork, receive, send, settle_dow
 from postmortem.attach.standby.plan import Plan, Reply
 from postmortem.attach.standby.scene import Repeatable, Scene
 from postmortem.attach.standby.shards import gathered
+from postmortem.attach.standby.trackers import cut_off_trackers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,7 @@ class Copy(Repeatable):
         asked = request.get("capture")
         protect(keep=answer, allow=[Path(asked["folder"])] if asked else [])
         cut_off()
+        cut_off_trackers()
         gathered.take(request["gathered"])
         super().__init__(record, request["tick"], request["kind"], request["since"])
         self._attempt = attempt
