@@ -28,14 +28,6 @@ LOG = "".join(f"step {i} loss {3 - i / 100:.3f} lr 0.001\n" for i in range(200))
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty cache that keeps files however new they are."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_SETTLED", -1.0)
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def log(tmp_path):
     path = tmp_path / "runs" / "train.log"
     path.parent.mkdir()

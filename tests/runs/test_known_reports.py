@@ -22,14 +22,6 @@ loss.backward()
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty cache that keeps what is new as well."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_SETTLED", -1.0)
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def runs(tmp_path):
     """Two runs in folders, two in one folder, and a log that names its script elsewhere."""
     top = tmp_path / "all" / "runs"
