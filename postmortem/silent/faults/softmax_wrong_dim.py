@@ -60,11 +60,13 @@ class SoftmaxWrongDim(BaseFault):
                 continue
             last = next(x for x in reversed(losses) if _elsewhere(x) is not None)
             dim = _elsewhere(last)
-            what = "sums to 1" if dim in (_sums(last) or ()) else "comes from a softmax"
+            seen, of = count(len(losses), "step"), f"dimension {dim} of {list(last.prediction)}"
+            what = f"the input of {last.name}{ending(losses)} sums to 1 over {of}"
+            if dim not in (_sums(last) or ()):
+                what = f"the softmax in front of {last.name} runs over {of}"
             yield self.blame(
                 last.at,
-                f"at {count(len(losses), 'step')} the input of {last.name}{ending(losses)} {what} "
-                f"over dimension {dim} of {list(last.prediction)}; the class dimension is {last.values['classes']}",
+                f"at {seen} {what}; the class dimension is {last.values['classes']}",
                 confirm="print output.sum(1): it is 1 for probabilities of classes",
                 seen=len(losses),
                 dim=dim,
