@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from postmortem.attach import launch, stagnation
 from postmortem.attach.answers import Answers
+from postmortem.attach.growth import before_fault
 from postmortem.attach.growth.explained import explained
 from postmortem.attach.jumps import jump_of
 from postmortem.attach.numbering import number_by_log
@@ -114,6 +115,8 @@ def rerun(
             mapping, _ = matched(view, outcome.process.passes, outcome.process.rank)
             assert aim.sought is not None
             result = explained(result, outcome.process, mapping, aim.sought, start, fixes=fix)
+        elif outcome.process is not None and outcome.process.fault is not None:
+            result = before_fault.tried(result, outcome.process, view, report, start, fixes=fix)
         if looked is not None:
             looked(session)
         launched.remove()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from postmortem.attach.answers import NO_OPTIMIZER, exit_words
+from postmortem.attach.growth.before_fault import advised, growth_before, told
 from postmortem.attach.own_logs import log_of
 from postmortem.attach.shadow import fidelity as by_own_log
 from postmortem.attach.shadow import followed
@@ -139,7 +140,7 @@ class Outcome:
     def _watched(self, process: Process, mapping: Mapping | None, none: Fidelity, log: str) -> ReplayResult:
         trail = [_counted(process, mapping)]
         if process.fault is not None:
-            result = self._named(process, mapping, none, trail, None)
+            result = self._named(process, mapping, none, trail, None, log)
             again = process.culprit is None and process.unexamined != NO_OPTIMIZER
             return replace(result, next=self._by_hand(log)) if again else result
         if process.raised is not None:
@@ -158,9 +159,12 @@ class Outcome:
                 return mapping, view.run.path
         return None, None
 
+    def _again(self, log: str) -> str:
+        return f"postmortem replay {shlex.quote(log)} -- {shlex.join(self.command)}"
+
     def _by_hand(self, log: str) -> tuple[str, ...]:
         """What names a culprit that the program could not be asked for: the line to type."""
-        line = f"postmortem replay {shlex.quote(log)} -- {shlex.join(self.command)}"
+        line = self._again(log)
         resumed = "told to resume from a checkpoint before the step, if there is one"
         which = "; RUN is the folder of its log" if log == "RUN" else ""
         return (f"`{line}` runs the command again and traces the step; let it be {resumed}{which}",)
@@ -229,7 +233,13 @@ class Outcome:
         return [f"rank {first[0]} ended first, by {exit_words(first[1])}: the other ranks ended because of that"]
 
     def _named(
-        self, process: Process, mapping: Mapping | None, fidelity: Fidelity, trail: list[str], aim: Aim | None
+        self,
+        process: Process,
+        mapping: Mapping | None,
+        fidelity: Fidelity,
+        trail: list[str],
+        aim: Aim | None,
+        log: str = "RUN",
     ) -> ReplayResult:
         assert process.fault is not None
         tick = int(process.fault["tick"])
@@ -247,11 +257,15 @@ class Outcome:
             return self._result(process, mapping, fidelity, culprit, judged=False)
         culprit = Culprit.from_json(found["culprit"])
         culprit = replace(culprit, step=step, fidelity=fidelity, how=(*trail, *culprit.how))
+        growth = growth_before(process, mapping, self.view) if culprit.phase != "none" else None
+        culprit = told(culprit, growth) if growth is not None else culprit
         if culprit.phase != "none" and not fidelity.ok and not fidelity.compared:
             culprit = replace(culprit, established="observed")
         judged = culprit.phase != "none" or culprit.cause == "transient"
         following = tuple(found.get("next", ()))
-        if following:
+        if growth is not None:
+            following = (advised(growth, None if aim is not None else self._again(log)),)
+        elif following:
             following += (f"then start the training again, by this command: `{shlex.join(self.command)}`",)
         return replace(
             self._result(process, mapping, fidelity, culprit, judged=judged),
