@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from postmortem.core.culprit import Watched
     from postmortem.core.launched import Captured, Launched
     from postmortem.core.model import Checkpoint, Ended, Event, Problem, Source
     from postmortem.core.objective import Presumption
@@ -135,6 +136,8 @@ class Run(Displayed):
     """Whether a recipe.py lies in its folder or beside it."""
     captures: list[Captured] = field(default_factory=list)
     """The steps of it that `postmortem run` captured, the newest first."""
+    watched: Watched | None = None
+    """What `postmortem run` noted of it when it had ended."""
     reload: Callable[[], Run] | None = None
     """Reads it again, see `refresh`."""
 

@@ -110,7 +110,7 @@ def _run(run: RunReport) -> list[str]:
         lines += culprit
     if diagnosis:
         claim = f"{CLAIMS[diagnosis.strength]}: **{prose(diagnosis.name)}**. {prose(diagnosis.summary)}"
-        lines += ["", f"From the log alone, before the replay: {claim}" if leads(run) else claim]
+        lines += ["", f"From the log alone, without the culprit: {claim}" if leads(run) else claim]
     if not leads(run):
         lines += culprit
     if run.around:

@@ -82,7 +82,7 @@ def _run(page: Page, run: RunReport) -> None:
     if leads(run):
         _culprit(page, told)
     if diagnosis:
-        label, words = ("log alone", "before the replay: ") if leads(run) else ("why", "")
+        label, words = ("log alone", "") if leads(run) else ("why", "")
         page.add(label, words, *_claim(diagnosis), clean(diagnosis.summary, 1500 if page.verbose else 450))
     if not leads(run):
         _culprit(page, told)

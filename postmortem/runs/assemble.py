@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.checkpoints.captures import captures_of
+from postmortem.checkpoints.histories import history_of
 from postmortem.core.errors import described
 from postmortem.core.model import Ended, Event, Problem, Source
 from postmortem.core.points import Points
@@ -26,6 +27,7 @@ from postmortem.runs.interleaved import told_apart
 from postmortem.runs.kept import current
 from postmortem.runs.launched import has_recipe, launched, only_script
 from postmortem.runs.streams import streams_of
+from postmortem.runs.watched import record, watched
 from postmortem.runs.writers import Writer, by_writer, labels
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from postmortem.core.culprit import Watched
     from postmortem.core.run import Stream
     from postmortem.runs.claimed import Part
 
@@ -138,11 +141,13 @@ def _assembled(
     streams = streams_of(readings, notes)
     settings = config_of_run(config, files, roots, shared, problems, notes)
     started = launched(files, settings, shared)
+    noted = watched([part for part, _ in readings], streams)
+    events += record(noted, readings)
     return Run(
         name=_shown_name(readings) or files.name,
         path=files.path,
         streams=streams,
-        ended=_ended(readings, streams),
+        ended=_ended(readings, streams, noted),
         step_axis=_step_axis([reading for _, reading in readings]),
         event_list=_without_repeats(events),
         problems=problems,
@@ -156,7 +161,8 @@ def _assembled(
         launched=started,
         script=only_script(files, settings, shared) if started is None else None,
         recipe=has_recipe(files),
-        captures=captures_of(files.path),
+        captures=captures_of(files.path, *(p.path.parent for p, _ in readings if history_of(p.path))),
+        watched=noted,
     )
 
 
@@ -369,12 +375,15 @@ def _sources(readings: Sequence[tuple[Part, Reading]]) -> list[Source]:
     return [Source(kind=kind, files=tuple(names), points=count[kind]) for kind, names in files.items()]
 
 
-def _ended(readings: Sequence[tuple[Part, Reading]], streams: list[Stream]) -> Ended:
-    """How the run ended, by the last file of each stream; "running" where the log is minutes old and names no end."""
+def _ended(readings: Sequence[tuple[Part, Reading]], streams: list[Stream], noted: Watched | None) -> Ended:
+    """How the run ended, by the last file of each stream, else as noted by who watched it; "running" where the log is
+    minutes old and names no end."""
     last = {part.stream: reading.ended for part, reading in readings}
     for ended in _MOST_SPECIFIC:
-        if ended in last.values():
+        if ended in last.values() and not (noted is not None and ended in ("running", "cut")):
             return ended
+    if noted is not None:
+        return noted.ended
     return "running" if _is_recent(streams) else "unknown"
 
 

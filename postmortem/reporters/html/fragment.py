@@ -205,7 +205,7 @@ def _evidence_of(run: RunReport) -> str:
     if leads(run):
         cured = run.culprit is not None and run.culprit.established == "cured"
         now = "the culprit above takes its place" if cured else "see the culprit above"
-        title = f"From the log alone, before the replay: {CLAIMS[diagnosis.strength].lower()}; {now}"
+        title = f"From the log alone, without the culprit: {CLAIMS[diagnosis.strength].lower()}; {now}"
         return f'<details class="before"><summary>{title}</summary>{_claim(run)}{lists}</details>'
     return lists + items("Would disprove it", [escaped(text) for text in diagnosis.disprove])
 

@@ -223,7 +223,7 @@ def explained(run: RunReport, limit: int = 0) -> list[str]:
         if incident(run.culprit) is not None:
             lines.append(f"What happened: {clean(happened(run.culprit), limit)}")
     if run.diagnosis:
-        before = "From the log alone, before the replay that found the culprit: " if lines else ""
+        before = "From the log alone, without the culprit: " if lines else ""
         lines.append(f"{before}{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary, limit)}")
     return lines
 
