@@ -303,9 +303,8 @@ def _place_epochs(outputs: list[Reading]) -> None:
         if reading.step_axis != "epoch" or not len(points) or not set(points.step.tolist()) <= set(ends):
             continue
         step = np.array([ends[epoch] for epoch in points.step.tolist()])
-        placed = Points(points.tags, points.code, step, points.value, points.wall_time, points.rank)
-        placed.epochs = np.arange(len(points)), points.step
-        reading.points = placed
+        reading.points = Points(points.tags, points.code, step, points.value, points.wall_time, points.rank)
+        reading.points.epochs = np.arange(len(points)), points.step
         reading.events = [
             replace(e, step=ends.get(e.step, e.step) if e.step is not None else None) for e in reading.events
         ]
