@@ -106,7 +106,7 @@ def rerun(
         if not stopped and outcome.process is None:
             raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session)))
         process = outcome.process
-        if process is not None and process.again and process.culprit is None and not _is_jump(process):
+        if process is not None and process.again and process.culprit is None:
             trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
         result = stagnation.explained(result, session) if "look" in plan else result
