@@ -108,3 +108,13 @@ def test_errors_beside_a_loss(tmp_path: Path) -> None:
     (tmp_path / "train.log").unlink()
     run = _run(tmp_path, [f"epoch {e} MAE {2 / e:.4f}" for e in range(1, 20)])
     assert run.roles["MAE"] == "loss"
+
+
+def test_an_ordinal_at_the_head(tmp_path: Path) -> None:
+    """``3th epoch`` is the epoch 3; ``2nd place`` is no position."""
+    run = _run(tmp_path, [f"{e}th epoch, train loss: {2 / e:.4f}, val loss: {2.2 / e:.4f}" for e in range(1, 25)])
+    assert run.series("train loss").index.tolist() == list(range(1, 25))
+    assert run.step_axis == "epoch"
+    (tmp_path / "train.log").unlink()
+    run = _run(tmp_path, [f"{e}nd place, loss: {2 / e:.4f}" for e in range(1, 25)])
+    assert run.step_axis == "row"

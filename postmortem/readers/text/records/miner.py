@@ -19,6 +19,7 @@ from postmortem.readers.text.records.placing import (
     epoch_anywhere,
     is_of_settings,
     of_the_best,
+    ordinal_head,
     parts,
     place,
     place_before_word,
@@ -113,8 +114,8 @@ class RowMiner:
         token, is_cjk = TOKEN, False
         if not self.text.isascii() and _CJK.search(self.text):
             self.text, token, is_cjk = self.text.translate(_NARROW), TOKEN_CJK, True
-        text = self.text
-        nested = "{" in text
+        text, nested = self.text, "{" in self.text
+        self.end = ordinal_head(self.record, text, self.start)
         for match in token.finditer(text, self.start):
             begin, end, kind = match.start(), self.end, match.lastgroup
             if begin < end:
@@ -382,9 +383,8 @@ class RowMiner:
         if leads and self.text[first.end : first.end + 2].strip()[:1] in ("=", ",", ";", "|"):
             return False  # "loss 6.821 = 6.5 + 0.321 avg prob of [ bishop] 0.05"
         alone = len(self.record.values) == 1 and not self.text[first.end :].strip(" .")
-        if alone and _NEW_RATE.search(self.text, 0, first.start):
-            return False
-        return 2 * self.covered < self.leftover
+        new_rate = alone and _NEW_RATE.search(self.text, 0, first.start) is not None
+        return not new_rate and 2 * self.covered < self.leftover
 
 
 def _is_mean(named: Named, gap: str, before: Value) -> bool:
