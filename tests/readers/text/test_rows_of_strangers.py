@@ -118,3 +118,14 @@ def test_an_ordinal_at_the_head(tmp_path: Path) -> None:
     (tmp_path / "train.log").unlink()
     run = _run(tmp_path, [f"{e}nd place, loss: {2 / e:.4f}" for e in range(1, 25)])
     assert run.step_axis == "row"
+
+
+def test_a_heading_that_counts_what_is_done(tmp_path: Path) -> None:
+    """``After 100 steps:`` is the position of the rows below; ``after 100 steps of warm-up`` is a sentence."""
+    rows = [
+        row
+        for k in range(100, 2100, 100)
+        for row in (f"after {k} steps:", f"train loss {200 / k:.4f}, val loss {220 / k:.4f}")
+    ]
+    run = _run(tmp_path, ["the rate falls after 500 steps of warm-up", *rows])
+    assert run.series("train loss").index.tolist() == list(range(100, 2100, 100))
