@@ -195,10 +195,11 @@ class Flags(Observer):
 
     def end(self) -> None:
         """The program may have left its loop because of the gradients."""
-        self._last_look()
+        whole = listener.ticks and not listener.backwards
+        self._last_look(Tick(listener.ticks - 1, []) if whole else None)
 
-    def _last_look(self) -> None:
-        if not self.check():
+    def _last_look(self, ended: Tick | None = None) -> None:
+        if not self.check(ended):
             return
         if listener.backwards and not listener.unscaled and not all_finite(gradients(listener.optimizers)):
             self._found("gradient")
