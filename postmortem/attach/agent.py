@@ -196,7 +196,7 @@ class Agent(Flags):
         requested = self.captures.requested()
         if requested:
             self._capturing = number + 1
-        if (self.standby.due() or requested) and self.check():
+        if (self.standby.due() or requested) and self.check(Tick(number, [])):
             self._sleep(number)
         if self._levels is not None and boundaries.current() is self:
             self._levels.arm()

@@ -94,6 +94,7 @@ class Overfitting(BaseDetector):
         if then is None or now > (1 - self.options.train_down) * then:
             return None
         scores = [s for s in view.of("val_accuracy") or _of_evaluations(view, train) if len(s.finite)]
+        scores = [s for s in scores if len(s) == len(series) and (s.step == series.step).all()] or scores  # beside it
         evidence = {"best": least, "end": end, "train_at_best": then, "train_end": now}
         better = next((s for s in scores if _better(s.finite, int(series.step[best]))), None)
         rates = (s for s in _error_rates(view, train) if _fewer(s.finite, int(series.step[best])))
@@ -133,13 +134,13 @@ def _better(score: Series, step: int) -> bool:
 
 
 def _holds(score: Series, step: int) -> bool:
-    """Whether a score is at its end no lower than around a step."""
+    """Whether a score is at its end no lower than around a step, but for its noise."""
     x = score.value
     at = int(np.searchsorted(score.step, step))
     if len(x) - at < 6:
         return False
     then, now = median(x[max(0, at - 2) : at + 3]), median(x[-max(3, len(x) // 10) :])
-    return now >= then
+    return now >= then - 2 * noise(x[at:])
 
 
 _ERROR_RATE = re.compile(

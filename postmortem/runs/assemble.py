@@ -291,9 +291,10 @@ def _drop_prints_without_steps(outputs: list[Reading], others: list[Reading]) ->
 
 
 def _place_epochs(outputs: list[Reading]) -> None:
-    """Moves what an output prints once an epoch to the last step of that epoch, where another output tells it.
+    """Orders what an output prints once an epoch among the steps of another, where that tells the end of each epoch.
 
-    A bar in the ``.err`` counts steps, the ``.out`` has the mean of each epoch: on one axis, epoch 1 is not step 1.
+    A bar in the ``.err`` counts steps, the ``.out`` has the mean of each epoch: on one axis, epoch 1 is not step 1. The
+    values stay at their epochs, see `Points.epochs`.
     """
     told = (r.facts["epoch_ends"] for r in outputs if r.step_axis == "step" and "epoch_ends" in r.facts)
     ends: dict[int, int] = next(told, {})
@@ -303,11 +304,14 @@ def _place_epochs(outputs: list[Reading]) -> None:
             continue
         step = np.array([ends[epoch] for epoch in points.step.tolist()])
         reading.points = Points(points.tags, points.code, step, points.value, points.wall_time, points.rank)
+        reading.points.epochs = np.arange(len(points)), points.step
         reading.events = [
             replace(e, step=ends.get(e.step, e.step) if e.step is not None else None) for e in reading.events
         ]
         reading.step_axis = "step"
-        reading.notes.append("no step is printed: each epoch is at its last step in the other output")
+        reading.notes.append(
+            "no step is printed: steps are epochs, ordered by the last step of each in the other output"
+        )
 
 
 def _move_failures_to_last_step(readings: list[Reading], outputs: list[Reading]) -> None:
@@ -337,10 +341,10 @@ def _quantity(tag: str) -> str:
 
 
 def _selected(points: Points, rows: NDArray[np.bool_]) -> Points:
-    there, code = np.unique(points.code[rows], return_inverse=True)
-    tags = [points.tags[k] for k in there]
-    step, wall_time, rank = (points.take(name, rows) for name in ("step", "wall_time", "rank"))
-    return Points(tags, code.astype(np.int32), step, points.value[rows], wall_time, rank)
+    chosen = points.chosen(rows)
+    there, code = np.unique(chosen.code, return_inverse=True)
+    chosen.tags, chosen.code = [points.tags[k] for k in there], code.astype(np.int32)
+    return chosen
 
 
 def _console_events(reading: Reading, console: list[tuple[str, str]]) -> list[Event]:

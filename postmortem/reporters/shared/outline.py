@@ -134,7 +134,7 @@ def place(fold: Fold, run: RunReport) -> str:
     if ranks:
         words.append(f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {len(ranks)} ranks, first rank {ranks[0]}")
     if first.step is not None:
-        words.append(f"{'after' if after_step(run, first) else 'at'} step {first.step}")
+        words.append(f"{'after' if after_step(run, first) else 'at'} {first.unit} {first.step}")
     return " ".join(words)
 
 
@@ -235,12 +235,6 @@ def name_among_others(run: RunReport, limit: int = 0) -> str:
     return name if run.name in run.path or where in run.name else f"{name} ({clean(where)})"
 
 
-def onset(run: RunReport) -> int | None:
-    """The step of the root finding."""
-    folds = folded(run)
-    return folds[0].first.step if folds else None
-
-
 def triage(report: Report) -> tuple[Group, ...]:
     """Runs by verdict and root cause: worst verdict first, then the most frequent cause, of two the one with a culprit.
 
@@ -284,7 +278,7 @@ def at_onset(around: Around) -> str:
 
 def about(run: RunReport) -> str:
     """The run in numbers: steps, sources with their points, end of run."""
-    parts = [f"steps {run.first_step} to {run.last_step}"] if run.last_step is not None else ["no steps"]
+    parts = [f"{run.unit}s {run.first_step} to {run.last_step}"] if run.last_step is not None else ["no steps"]
     parts += [f"{clean(s.kind)} ({count(s.points, 'point')})" if s.points else clean(s.kind) for s in run.sources]
     return " · ".join([*parts, ENDED[run.ended]])
 
