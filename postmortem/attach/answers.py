@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NO_OPTIMIZER = "the program has made no optimizer, so that nothing tells where a step of it begins"
 """Why a fault of such a program is not examined, nor could be by another run."""
+_STOPPED = (-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit codes of a command that somebody ended."""
 
 
 @dataclass(slots=True)
@@ -140,6 +142,8 @@ class Answers:
         if code == 0:
             return f"{seen}; the command ended with exit code 0{f', its last line{words}' if said else ''}"
         by = exit_words(code)
+        if code in _STOPPED:
+            return f"the command was ended by {by}, as by Ctrl-C or a cancelled job{words}; until then {seen}"
         return f"the command failed with {by}{words}; {seen}"
 
     def notes(self) -> list[str]:

@@ -107,14 +107,20 @@ def _closed_pipe_is_no_error() -> Iterator[None]:
 @click.command(
     cls=_Commands,
     context_settings=CONTEXT,
+    invoke_without_command=True,
     epilog="Exit codes: 0 no findings, 1 findings, 2 error, 3 not everything could be judged.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="postmortem", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> int | None:
     """Find out why a PyTorch training run failed.
 
     Start with `postmortem scan FOLDER`.
     """
+    if ctx.invoked_subcommand is not None:
+        return None
+    click.echo(ctx.get_help(), err=True)
+    return 2
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

@@ -117,8 +117,9 @@ def _tell_the_end(result: ReplayResult, history: Path) -> None:
     for line in capture_lines(result):
         click.echo(f"postmortem: {line}", err=True)
     failed = result.tick is not None or result.raised is not None
-    if not failed and result.culprit.how and not result.judged:
-        click.echo(f"postmortem: {'; '.join(result.culprit.how)}", err=True)
+    if not failed and result.culprit.how:
+        verdict = "no fault was seen: " if result.judged else ""
+        click.echo(f"postmortem: {verdict}{'; '.join(result.culprit.how)}", err=True)
     if history.is_dir():
         click.echo(f"postmortem: the history is in {history}: `postmortem scan .` shows it", err=True)
     if (closing := closing_line(result)) is not None:

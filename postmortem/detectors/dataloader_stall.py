@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
+_LITTLE = 0.5
+"""Seconds below which all waits of a run together are nothing: tiny steps on a busy machine."""
+
 
 @detector
 class DataloaderStall(BaseDetector):
@@ -29,13 +32,15 @@ class DataloaderStall(BaseDetector):
     What it looks for: single steps, or all steps from some point on, in which the data loading time (or the step time,
     if the loading time is not logged) is many times the usual one and not negligible compared with a step.
 
-    Why it matters: the GPUs wait. A single long stall suggests a problem of the storage or a dying worker; a lasting
+    Why it matters: the device waits. A single long stall suggests a problem of the storage or a dying worker; a lasting
     one, a loader that is too slow.
 
     How: the time is more than `factor` times the median before it and 5 ms longer, and longer than half a usual step.
-    Stalls at regular intervals (checkpoints, evaluations, epochs) are ignored, and so are step times that include a
-    logged evaluation or a checkpoint. The longest must be at least twice as long as nine in ten steps before it, so
-    that widely varying times are not stalls.
+    All slow steps together have to take half a second longer. A step time is not judged where the logged times of the
+    forward pass, the backward pass and the update (`postmortem run`) make up most of it. Stalls at regular intervals
+    (checkpoints, evaluations, epochs) are ignored, and so are step times that include a logged evaluation or a
+    checkpoint. The longest must be at least twice as long as nine in ten steps before it, so that widely varying times
+    are not stalls.
 
     Typical causes: slow or shared storage, too few workers, a shuffle buffer that is refilled, a sample that takes
     seconds to decode, workers that restart every epoch (persistent_workers=False), swapping of host memory.
@@ -79,7 +84,7 @@ class DataloaderStall(BaseDetector):
         if data or not steps or steps[0].how == "times of the rows":
             return  # loading time says that it is not the loader; row times hold evaluations and checkpoints
         timing = steps[0]
-        slow = self._slow(timing.cost) & ~interrupted(view, timing.series)
+        slow = self._slow(timing.cost) & ~interrupted(view, timing.series) & ~_computing(view, timing)
         if _negligible(timing, slow):
             return
         if finding := self._judge(view, timing.series, timing.cost, slow, lasting=False):
@@ -138,9 +143,28 @@ class DataloaderStall(BaseDetector):
 
 
 def _negligible(timing: Timing, slow: NDArray[np.bool_]) -> bool:
-    """Whether nothing is slow, or the first slow point by less than matters."""
+    """Whether nothing is slow, the slow points by less than matters each, or all of them together."""
     at = int(np.argmax(slow))
-    return not slow.any() or negligible(timing, slow, slice(0, at))
+    if not slow.any() or negligible(timing, slow, slice(0, at)):
+        return True
+    cost = timing.seconds()
+    steps = np.diff(timing.series.step)
+    between = median(steps[steps > 0]) if (steps > 0).any() else 1.0
+    return cost is not None and float((cost[slow] - median(cost[:at])).sum()) * between < _LITTLE
+
+
+def _computing(view: View, timing: Timing) -> NDArray[np.bool_]:
+    """True at rows whose own times of forward pass, backward pass and update make up most of the step: it did not wait.
+
+    Of `postmortem run`, which takes the waiting for a loader out of them; all false where these times are not logged.
+    """
+    parts = [s for s in view.series if s.tag.startswith("seconds/") and s.rank == timing.series.rank]
+    spent = np.zeros(len(timing.cost))
+    for series in parts:
+        _, at, of = np.intersect1d(timing.series.step, series.step, return_indices=True)
+        spent[at] += series.value[of]
+    computing: NDArray[np.bool_] = spent > 0.5 * timing.cost
+    return computing
 
 
 def _lasting_from(slow: NDArray[np.bool_], rows: NDArray[np.intp]) -> int:

@@ -40,7 +40,7 @@ class InputPipeline:
             ],
             "straggler": [f"check the node of rank {root.rank}: clocks, temperature, other jobs, disk"],
             "slowdown": [
-                "check GPU clocks and temperature, other jobs on the node, storage and network from that step on",
+                "check clocks and temperature of the device, other jobs, storage and network from that step on",
                 "check whether batch size or sequence length changed",
             ],
         }[name]
@@ -50,7 +50,7 @@ class InputPipeline:
             Story(view, root, others)
             .because(*(f.message for f in others))
             .against(_UNTIMED if untimed else None)
-            .disproved_by("a profile of one slow step shows that the GPU is busy all the time")
+            .disproved_by("a profile of one slow step shows that the device computes all the time")
             .advise(*advice)
             .diagnosis(name, f"{root.message}.", "possible" if untimed else "likely")
         )

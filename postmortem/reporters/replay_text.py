@@ -140,7 +140,9 @@ def capture_lines(result: ReplayResult) -> list[str]:
             continue
         size, path = capture["bytes"] / 1e6, from_here(capture["path"])
         again = f"postmortem replay {shlex.quote(path)} -- {shlex.join(result.command)}"
-        lines.append(f"optimizer step {capture['tick']} is captured ({size:.1f} MB), to repeat it: {again}")
+        step, tick = capture.get("step"), f"optimizer step {capture['tick']}"
+        which = tick if step is None else f"step {step}"
+        lines.append(f"{which} is captured ({size:.1f} MB), to repeat it: {again}")
         lines += [f"not in the capture: {what}" for what in capture["unstored"]]
     return lines
 

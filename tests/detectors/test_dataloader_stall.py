@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -71,3 +72,29 @@ def test_a_waiting_time_that_is_printed_as_zero(view_of, healthy, slow, found):
     findings = list(DataloaderStall().detect(view_of(healthy() | {"data_time": waits})))
     assert len(findings) == found
     assert all("where it took 0" in f.message for f in findings)
+
+
+def watched_steps(folder: Path, *, wait: float, compute: float) -> list[str]:
+    """Names of the findings in a history of `postmortem run`: a few steps compute, or wait, longer than the others."""
+    history = folder / "postmortem-report" / "history" / "20260101-120000"
+    history.mkdir(parents=True)
+    lines = []
+    for k in range(150):
+        slow = k in (40, 57, 63, 88, 101, 130)
+        forward, more = (compute if slow else 0.0008), (wait if slow else 0.0003)
+        row = {"tick": k, "time": 1e9 + k, "step_time": forward + 0.0008 + more, "loss": 1 / (k + 1)}
+        lines.append(json.dumps(row | {"seconds/forward": forward, "seconds/backward": 0.0008}) + "\n")
+    (history / "history.jsonl").write_text("".join(lines))
+    [run] = postmortem.scan(folder).runs
+    return [f.name for f in run.findings if f.name == "dataloader-stall"]
+
+
+def test_steps_that_compute_longer_wait_for_nothing(tmp_path: Path) -> None:
+    """The times of forward pass, backward pass and update show where a long step spent its time."""
+    assert watched_steps(tmp_path / "computes", wait=0.0003, compute=0.8) == []
+    assert watched_steps(tmp_path / "waits", wait=0.8, compute=0.0008) == ["dataloader-stall"]
+
+
+def test_waits_of_some_milliseconds_in_all_are_nothing(tmp_path: Path) -> None:
+    """On a busy machine single steps of 2 ms take 12 ms: many times the usual, and a fraction of a second in all."""
+    assert watched_steps(tmp_path, wait=0.012, compute=0.0008) == []
