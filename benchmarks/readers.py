@@ -35,8 +35,8 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.summary.writer import record_writer
 
 import postmortem
+from postmortem.readers.shared.crc32c import masked
 from postmortem.readers.tensorboard import TensorBoard
-from postmortem.readers.tensorboard.crc32c import masked
 
 SCALARS = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
 LAYERS = [f"encoder.layers.{i}.{part}.weight" for i in range(8) for part in ("attention", "mlp")]

@@ -192,7 +192,7 @@ def _of_url(report: RunReport, copies: Sequence[Copy]) -> RunReport:
 def _discovered(roots: Sequence[Path]) -> tuple[list[RunFiles], list[Problem]]:
     found, problems = discover(roots)
     if not found and not problems:
-        kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow stores"
+        kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow and Aim stores"
         raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
     return found, problems
 

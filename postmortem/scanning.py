@@ -72,6 +72,7 @@ class Examiner:
         report = judge_inspected(run, self.detectors, self.look_into_checkpoints)
         if self.reference is not None and run.path.resolve() != self.reference.path.resolve():
             report.notes = (*report.notes, f"baseline: {comparison.compare(self.reference, run).summary()}")
+        _add_saved_culprit(report, run)
         if self.replay_failed and report.verdict == "failed":
             _add_culprit(report)
         if self.locate:
@@ -167,6 +168,16 @@ def _unheard(note: str) -> None:
     pass
 
 
+def _add_saved_culprit(report: RunReport, run: Run) -> None:
+    """The culprit that `postmortem run` named while it watched the run, and what to do about it."""
+    noted = run.watched
+    if noted is None or noted.culprit is None or report.verdict == "healthy":
+        return
+    report.culprit = noted.culprit
+    if noted.next and report.diagnosis is not None:
+        report.diagnosis = replace(report.diagnosis, next=noted.next)
+
+
 def _add_culprit(report: RunReport) -> None:
     """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
     need_torch("replay")
@@ -174,6 +185,8 @@ def _add_culprit(report: RunReport) -> None:
     from postmortem.replay.advice import with_check
     from postmortem.replay.recipe.load import Recipe
 
+    if Recipe.beside(Path(report.path)) is None and report.culprit is not None:
+        return  # as `postmortem run` named it
     if Recipe.beside(Path(report.path)) is None:
         report.notes = (*report.notes, f"{NOT_REPLAYED}{_not_replayed(report)}")
         return

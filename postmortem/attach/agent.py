@@ -31,6 +31,7 @@ from postmortem.attach.observer import Observer
 from postmortem.attach.standby import Standby
 from postmortem.attach.standby.alone import among_others
 from postmortem.core.culprit import Culprit
+from postmortem.replay.roll.level import COURSE
 from postmortem.replay.trace.user_code import owner_of
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ class Agent(Flags):
         requested = self.captures.requested()
         if requested:
             self._capturing = number + 1
-        if (self.standby.due() or requested) and self.check():
+        if (self.standby.due() or requested) and self.check(Tick(number, [])):
             self._sleep(number)
         if self._levels is not None and boundaries.current() is self:
             self._levels.arm()
@@ -239,7 +240,8 @@ class Agent(Flags):
         if self._levels is not None:
             self._levels.close(None if over else tick)
         losses = [] if over else tick.losses
-        self.report.line("fault", tick=fault.tick, what=fault.kind, losses=losses, rank=rank(), of=ranks())
+        norms = {"course": self._norms[-COURSE:]} if fault.kind == "gradient-jump" else {}
+        self.report.line("fault", tick=fault.tick, what=fault.kind, losses=losses, rank=rank(), of=ranks(), **norms)
         self._examine(fault)
         if self.plan["on_fault"] == "stop":  # at once, so that no `finally` saves over a checkpoint
             self.report.stopped()

@@ -67,6 +67,8 @@ class Process:
                 self.fault = line
         elif kind == "culprit":
             self.culprit = line
+            if self.fault is not None and line["tick"] < self.fault["tick"]:  # as it was repeated
+                self.fault = {**self.fault, "tick": line["tick"], "what": line["what"], "seen": self.fault["tick"]}
         elif kind == "unexamined":
             self.unexamined, self.again = line["why"], bool(line.get("again"))
         elif kind == "capture":

@@ -20,12 +20,12 @@ from postmortem.attach import launch, stagnation
 from postmortem.attach.answers import Answers
 from postmortem.attach.growth.explained import explained
 from postmortem.attach.jumps import jump_of
+from postmortem.attach.noting import note_end, note_steps
 from postmortem.attach.numbering import number_by_log
 from postmortem.attach.outcome import Outcome
 from postmortem.attach.shadow import followed
 from postmortem.attach.steps import matched
 from postmortem.attach.tracing_again import trace_again
-from postmortem.checkpoints.captures import note_step
 from postmortem.checkpoints.histories import note_log
 from postmortem.core.errors import ReplayError
 from postmortem.core.view import View
@@ -106,7 +106,7 @@ def rerun(
         if not stopped and outcome.process is None:
             raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session)))
         process = outcome.process
-        if process is not None and process.again and process.culprit is None and not _is_jump(process):
+        if process is not None and process.again and process.culprit is None:
             trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
         result = stagnation.explained(result, session) if "look" in plan else result
@@ -315,7 +315,10 @@ def watch(
     answers.poll()
     result = replace(outcome.of_watch(since), seconds=time.monotonic() - started)
     numbers = number_history(outcome, history) if history is not None else {}
-    _note_steps(result, outcome.log, history, numbers)
+    note_steps(result, outcome.log, history, numbers)
+    if history is not None and history.is_dir():
+        with suppress(OSError):  # a scan does not know then how the program ended
+            note_end(outcome, history, numbers, stopped=on_fault == "stop")
     for folder in made:
         with suppress(OSError):  # it holds something
             folder.rmdir()
@@ -343,17 +346,6 @@ def number_history(outcome: Outcome, history: Path) -> dict[int, int]:
     except OSError as error:
         raise ReplayError(f"{history}: {error.strerror or error}") from error
     return numbers
-
-
-def _note_steps(result: ReplayResult, log: Path | None, history: Path | None, numbers: dict[int, int]) -> None:
-    """Writes into the captures which step theirs is in the program's log and in the history (tick -> its `numbers`)."""
-    for capture in result.captures:
-        if "path" in capture:
-            tick, step = capture["tick"], capture["step"]
-            logs = {log: step} if log is not None and step is not None else {}
-            logs |= {history: numbers.get(tick, tick)} if history is not None else {}
-            with suppress(OSError):  # it is only not known then
-                note_step(Path(capture["path"]), step, logs)
 
 
 def _listen(

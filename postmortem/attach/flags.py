@@ -1,6 +1,6 @@
 """The cheapest check of each tick: whether losses and parameters are finite. Also returns the losses.
 
-Costs one sum per parameter, no hooks and no dispatch mode. On a GPU the sums are read later.
+Costs one sum per parameter and buffer, no hooks and no dispatch mode. On a GPU the sums are read later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Fault:
     trained, after its tick: running statistics), "raised" (the program ends with an exception; whether a non-finite
     value was the reason is not known), "requested" (no fault: a capture of the tick was asked for), "jump" (the loss is
     finite, and above what the plan allows), "gradient-jump" (the same of the gradient norm after a backward pass).
-    index: of the backward pass in the tick.
+    index: of the backward pass in the tick. An earlier tick may have made parameters non-finite: a copy finds out.
     """
 
     tick: int
@@ -55,9 +55,8 @@ class Tick:
 class Flags(Observer):
     """Tells each fault to `fault`, with the tick as far as it got, and each tick that ends to `ended`.
 
-    share: of the time of the ticks, which looking at parameters may take; where that is not enough for every tick, a
-    non-finite loss is asked first whether the parameters were non-finite before. deferred: losses are read late also on
-    a CPU; None: nowhere. What lies on a device is then read ticks later, without waiting for the device.
+    share: of the time of the ticks, which looking at parameters and buffers may take. deferred: losses are read late
+    also on a CPU; None: nowhere. What lies on a device is then read ticks later, without waiting for the device.
     """
 
     def __init__(
@@ -73,7 +72,8 @@ class Flags(Observer):
         self._waiting: list[torch.Tensor] = []
         self._skipped = False
         self._optimizer: Any = None
-        self._unchecked: dict[int, tuple[Tick, list[torch.Tensor]]] = {}
+        self._unchecked: dict[int, tuple[Tick, torch.Tensor]] = {}
+        """Of a parameter that was updated and not looked at since: the last tick that did so, and itself."""
         self.statistics = Statistics()
         self.later = Later(deferred=bool(deferred))
         self._at_once = deferred is None
@@ -93,12 +93,12 @@ class Flags(Observer):
             return
         value = float(scalar.item())
         self._losses.append(value)
-        if not math.isfinite(value) and self.check():
+        if not math.isfinite(value) and self._read_late():
             self._found("loss")
 
     def abandoned(self, loss: torch.Tensor) -> None:
         """A step that the program guards."""
-        if self.check():
+        if self._read_late():
             self._losses.append(float(_scalar(loss).item()))
             self._found("skipped-loss")
 
@@ -130,12 +130,10 @@ class Flags(Observer):
         self.budget.earn(self.laps.lap()[0])
         # of gradients that come without a backward pass (torch.func) nothing else is seen
         due = self.budget.due() or not (tick.losses or self._waiting or self._skipped)
-        if not self.statistics.found:
-            self.statistics.find()
-        buffers = self.statistics.changed()
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             with self.budget.spend():
+                buffers = self.statistics.changed() if due else []
                 seen = [waiting, totals(updated) if due else [], totals(buffers)]
                 self.later.send(
                     [value for part in seen for value in part],
@@ -144,13 +142,10 @@ class Flags(Observer):
                 self.later.look()
             return
         self._ended(tick)
-        self._unchecked.pop(id(optimizer), None)
-        self._unchecked[id(optimizer)] = tick, updated
-        broken = not all_finite(buffers) and self.statistics.broken(buffers)
-        if due or broken:
+        self._unchecked.update((id(p), (tick, p)) for p in updated)
+        if due:
             with self.budget.spend():
-                if self.check() and broken:
-                    self._tell(Fault(number, "buffer"), tick)
+                self.check(tick)
 
     def _arrived(
         self,
@@ -172,15 +167,26 @@ class Flags(Observer):
         elif not all(map(math.isfinite, values[rest:])) and self.statistics.broken(buffers):
             self._tell(Fault(tick.number, "buffer"), tick)
 
-    def check(self) -> bool:
-        """Reads what is not read yet. False if that was a fault."""
+    def _read_late(self) -> bool:
+        """Reads what is on its way from a device. False if that was a fault."""
         before = listener.observer
         self.later.drain()
-        for tick, updated in list(self._unchecked.values()):
-            if listener.observer is before and not all_finite(updated):
-                self._tell(Fault(tick.number, "parameter"), tick)
-                return False
+        return listener.observer is before
+
+    def check(self, ended: Tick | None = None) -> bool:
+        """Looks at what was not looked at yet. False if that was a fault.
+
+        ended: the tick that ends now, where buffers are to be looked at as well: a forward pass that has begun since
+        may have changed them.
+        """
+        before = listener.observer
+        if self._read_late() and not all_finite(p for _, p in self._unchecked.values()):
+            tick = min((tick for tick, p in self._unchecked.values() if not all_finite([p])), key=_number)
+            self._tell(Fault(tick.number, "parameter"), tick)
+            return False
         self._unchecked.clear()
+        if ended is not None and listener.observer is before and self.statistics.broken(self.statistics.changed()):
+            self._tell(Fault(ended.number, "buffer"), ended)
         return listener.observer is before
 
     def raised(self, error: BaseException) -> None:
@@ -208,6 +214,10 @@ class Flags(Observer):
         self._unchecked.clear()
         self.later.forget()
         self._fault(fault, tick)
+
+
+def _number(tick: Tick) -> int:
+    return tick.number
 
 
 def _scalar(loss: torch.Tensor) -> torch.Tensor:

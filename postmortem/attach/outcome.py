@@ -301,7 +301,8 @@ def _fault(process: Process) -> str:
     assert fault is not None
     index = 1 + max(0, sum(p.tick == fault["tick"] for p in process.passes) - 1)
     where = "" if process.rank is None else f" (rank {process.rank})"
-    return _WHERE[fault["what"]].format(index=index, tick=fault["tick"]) + where
+    seen = f", which was noticed in optimizer step {fault['seen']}" if "seen" in fault else ""
+    return _WHERE[fault["what"]].format(index=index, tick=fault["tick"]) + where + seen
 
 
 def _counted(process: Process, mapping: Mapping | None) -> str:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from postmortem.checkpoints.histories import history_of
 from postmortem.core.view import View
 from postmortem.runs.assemble import read_runs
 from postmortem.runs.group import discover
@@ -19,13 +20,17 @@ _SKIPPED = ("node_modules", "__pycache__", "site-packages")
 
 
 def log_of(since: float) -> Iterator[View]:
-    """The runs below the working directory with a file that changed since then, the newest first."""
+    """The runs below the working directory with a file that changed since then, the newest first. What a watch wrote is
+    no part of them: a history counts the optimizer's steps from 0, and would be found to follow itself."""
     changed = _changed(Path.cwd(), since)
     folders = list(dict.fromkeys(path.parent for path in changed))[:_RUNS]
     if not folders:
         return
     found, _ = discover(folders)
     for files in found[:_RUNS]:
+        files.parts = [part for part in files.parts if history_of(part.path) is None]
+        if not files.parts:
+            continue
         yield from map(View, read_runs(files, roles=None, roots=folders, shared=()))
 
 

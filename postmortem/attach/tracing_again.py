@@ -33,7 +33,8 @@ def trace_again(
         "tick": tick,
         "kind": process.fault["what"],
         "losses": [p.loss.hex() for p in process.passes if p.tick == tick],
-        "course": process.course(tick),
+        "course": process.fault.get("course") or process.course(tick),
+        "above": plan.get("jump", {}).get("above"),
         "fixes": plan["fix"],
     }
     found: Process | None = None

@@ -47,18 +47,19 @@ def homes_of(run: Path) -> list[Path]:
     return [above / HOME for above in (own, *own.parents[:_ABOVE])]
 
 
-def captures_of(run: Path) -> list[Captured]:
-    """The captures that were noted to be of the run with its log at `run`, the newest first."""
-    own = run.absolute()
+def captures_of(run: Path, *histories: Path) -> list[Captured]:
+    """The captures that were noted to be of the run with its log at `run`, or of its histories, the newest first."""
+    own = [run.resolve(), *(history.resolve() for history in histories)]
     heads = [head for home in homes_of(run) if os.path.isdir(home) for head in home.glob(f"[!.]*/{HEAD}")]
     found = (_captured(head.parent, own) for head in sorted(heads, key=lambda head: head.parent.name, reverse=True))
     return [captured for captured in found if captured is not None]
 
 
-def _captured(capture: Path, run: Path) -> Captured | None:
+def _captured(capture: Path, runs: list[Path]) -> Captured | None:
     noted = _read(capture / _STEP).get("runs")
     steps = {(capture / path).resolve(): step for path, step in noted.items()} if isinstance(noted, dict) else {}
-    step, head = _number(steps.get(run.resolve())), _read(capture / HEAD)
+    step = next((step for run in runs if (step := _number(steps.get(run))) is not None), None)
+    head = _read(capture / HEAD)
     if step is None:
         return None
     here = Path.cwd()

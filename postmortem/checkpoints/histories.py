@@ -17,6 +17,8 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 HOME = Path("postmortem-report", "history")
 """Where `postmortem run` keeps histories, below its working directory."""
+CULPRIT = "culprit.json"
+"""The answer of `postmortem run`, in a folder of `postmortem-report`."""
 _NOTE = "log.json"
 _WANTED = "level"
 """The file in the folder of a history that holds the word, `echo advanced > level`."""
@@ -41,17 +43,52 @@ def history_of(path: Path) -> tuple[Path, Path] | None:
 
 def note_log(history: Path, log: Path | None) -> None:
     """Notes which log the program wrote, whose steps are those of the history; None if none was found. OSError."""
-    beside = os.path.relpath(log, history) if log is not None else None
-    (history / _NOTE).write_text(json.dumps({"log": beside}) + "\n")
+    note(history, log=os.path.relpath(log, history) if log is not None else None)
 
 
 def noted_log(history: Path) -> tuple[bool, Path | None]:
     """Whether it is noted which log goes with a history, and the log; None if there is none."""
+    noted = noted_of(history)
+    log = noted.get("log")
+    # without the word the program did not come to its end, or an older version wrote the history
+    return "log" in noted, (history / log).resolve() if isinstance(log, str) else None
+
+
+def note(history: Path, **facts: Any) -> None:
+    """Notes facts of a training that has ended, beside those that are noted already. OSError."""
+    new = history / f".{_NOTE}.{os.getpid()}"
+    new.write_text(json.dumps({**noted_of(history), **facts}) + "\n")
+    new.replace(history / _NOTE)
+
+
+def noted_of(history: Path) -> dict[str, Any]:
+    """The facts that are noted of a training; {} while it runs, and where they cannot be read."""
     try:
-        log = json.loads((history / _NOTE).read_text("utf-8"))["log"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False, None  # the program did not come to its end, or an older version wrote the history
-    return True, (history / log).resolve() if isinstance(log, str) else None
+        noted = json.loads((history / _NOTE).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return noted if isinstance(noted, dict) else {}
+
+
+def note_culprit(history: Path, saved: Path) -> None:
+    """Notes where the answer lies that `postmortem run` saved of a training; nothing where no history is kept."""
+    if history.is_dir():
+        with suppress(OSError):  # a scan then shows the failure without the culprit
+            note(history, culprit=os.path.relpath(saved, history))
+
+
+def ended_as(history: Path) -> dict[str, Any]:
+    """How the program of a history ended, as `postmortem run` noted it: `code`, `time`, and, if the fault was in this
+    training, `fault` and `culprit`, the path of the saved answer. {} while it runs, and of an older version."""
+    found = history_of(history)
+    session = found[0] if found is not None else history
+    noted = noted_of(session)
+    fault = noted.get("fault")
+    pids = [watch.get("pid") for watch in noted_watches(history)]
+    own = isinstance(fault, dict) and (fault.get("pid") in pids or not pids)
+    saved = noted.get("culprit") if own or (session == history and fault is None) else None
+    facts = {"code": noted.get("code"), "time": noted.get("time"), "fault": fault if own else None}
+    return {**facts, "culprit": session / saved if isinstance(saved, str) else None} if "code" in noted else {}
 
 
 def rows_of(history: Path) -> list[Path]:

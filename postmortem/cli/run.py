@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from postmortem.checkpoints.histories import CULPRIT, note_culprit
 from postmortem.cli.shared import CONTEXT, echo_json
 from postmortem.core.errors import PostmortemError
 from postmortem.core.own_output import beside_a_training
@@ -123,7 +124,9 @@ def _tell_the_end(result: ReplayResult, history: Path) -> None:
     if (closing := closing_line(result)) is not None:
         click.echo(printable(f"postmortem: {closing}"), err=True)
     if failed:
-        click.echo(f"postmortem: the report is in {_keep(result) / 'culprit.txt'}", err=True)
+        folder = _keep(result)
+        note_culprit(history, folder / CULPRIT)
+        click.echo(f"postmortem: the report is in {folder / 'culprit.txt'}", err=True)
 
 
 def _look(command: tuple[str, ...], started: float, into: list[CheckResult], session: Path) -> None:
@@ -146,7 +149,7 @@ def _keep(result: ReplayResult) -> Path:
     folder = Path(_REPORTS, time.strftime("%Y%m%d-%H%M%S"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "culprit.json").write_text(json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n")
+        (folder / CULPRIT).write_text(json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n")
         (folder / "culprit.txt").write_text("\n".join(replay_lines(result)) + "\n", encoding="utf-8")
     except OSError as error:
         raise PostmortemError(f"{folder}: {error.strerror or error}") from error

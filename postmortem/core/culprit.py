@@ -13,6 +13,8 @@ from postmortem.core.printable import number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from postmortem.core.model import Ended, Event
+
 Cause = Literal[
     "bad-input",
     "bad-parameter",
@@ -137,6 +139,21 @@ class Culprit(Displayed):
         made["how"] = tuple(made.get("how") or ())
         made["samples"] = tuple(made["samples"]) if made.get("samples") is not None else None
         return cls(**made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What `postmortem run` noted of a run that it watched, and that has ended.
+
+    ended: how. exit_code: None where a fault explains it. event: the non-finite value that was seen. culprit: as it was
+    saved, None if none was named. next: the actions that were saved with it.
+    """
+
+    ended: Ended
+    exit_code: int | None = None
+    event: Event | None = None
+    culprit: Culprit | None = None
+    next: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

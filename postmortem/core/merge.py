@@ -52,7 +52,8 @@ def _series(stream: Stream, roles: dict[str, str | None], *, again: bool) -> lis
         tag = points.tags[int(points.code[rows[0]])]
         rank, wall_time = int(points.take("rank", rows[0])), points.take("wall_time", rows)
         step, wall_time = _once(step, columns), _once(wall_time, columns)
-        series = Series(tag, roles.get(tag), rank, stream.source, step, points.value[rows], wall_time)
+        epoch = points.epoch_of(rows)
+        series = Series(tag, roles.get(tag), rank, stream.source, step, points.value[rows], wall_time, epoch)
         for column in (series.step, series.value, series.wall_time):
             column.flags.writeable = False
         found.append((int(rows.min()), series))
@@ -156,4 +157,7 @@ def _join(a: Series, b: Series) -> Series:
     order = np.argsort(step, kind="stable")
     value = np.concatenate([a.value, b.value[new]])[order]
     wall = np.concatenate([a.wall_time, b.wall_time[new]])[order]
-    return Series(a.tag, a.role, a.rank, a.source, step[order], value, wall)
+    epoch = None
+    if a.epoch is not None and b.epoch is not None:
+        epoch = np.concatenate([a.epoch, b.epoch[new]])[order]
+    return Series(a.tag, a.role, a.rank, a.source, step[order], value, wall, epoch)

@@ -95,6 +95,11 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
     because_of: str | None = None
 
+    @property
+    def unit(self) -> str:
+        """What `step` counts: "step", or "epoch" where the log places the metric by epochs (`evidence` says so)."""
+        return "epoch" if self.evidence.get("axis") == "epoch" else "step"
+
     def _repr_html_(self) -> str:
         return as_html(self)
 

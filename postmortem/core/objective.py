@@ -104,6 +104,7 @@ _PLAYS = re.compile(r"\b(policy|actor|critic|reward|rewards|ep rew\w*|return|ret
 """Names of reinforcement learning, where most of what is logged goes either way."""
 _TRAINING = re.compile(r"(?:^|(?<=[ /(\[]))(?:train|training|trn|tr)(?=$|[ /)\]])")
 _OF_HELD_OUT = re.compile(rf"(?:^|(?<=[ /(\[])){HELD_OUT}(?=$|[ /)\]])")
+_FALLS = "its values fall, with noise"
 _LEAST, _MOST_TAGS = 12, 200
 """Fewest finite values that show a behaviour; tags beyond which a run is not searched for an objective."""
 _MONITORED = ("monitor", "metric_to_optimize", "metric_for_best_model", "early_stopping_metric", "objective_metric")
@@ -113,6 +114,11 @@ _MODES = ("mode", "direction", "goal", "monitor_mode", "metric_mode", "objective
 def because(tag: str, found: Presumption) -> str:
     """Why a tag got its role, in a sentence."""
     return f"no metric is named as a loss; that {tag} is the objective is concluded: {'; '.join(found.why)}"
+
+
+def by_values_alone(found: Presumption) -> bool:
+    """Whether neither a name nor a setting says that it is the objective, only how its values behave."""
+    return found.why[:1] == (_FALLS,)
 
 
 def is_excluded(tag: str) -> bool:
@@ -210,7 +216,7 @@ def _by_behaviour(
     likely = [tag for tag in dense if is_measured(values(tag)) and learns(values(tag))]
     if len(likely) != 1:
         return {}
-    why = ["its values fall, with noise", "it is logged as often as any other"]
+    why = [_FALLS, "it is logged as often as any other"]
     optimizer = {"lr", "grad_norm"} & set(roles.values())
     if sole := len(unknown) == 1:
         why.append("no other metric could be it")

@@ -20,6 +20,10 @@ class Points:
 
     `code` (int32[n] or uint16[n]) indexes `tags`; `step` int64[n]; `value` float64[n], NaN and infinities exact;
     `wall_time` float64[n], seconds since the epoch, NaN if unknown; `rank` int16[n], -1 if unknown.
+
+    `epochs` are the points that the log places by an epoch although other rows of it count steps: their indices,
+    rising, and the epoch of each, both int64[k]. Their `step` is the last one that was logged before them: it orders
+    them among the others, but is not theirs.
     """
 
     def __init__(
@@ -29,6 +33,7 @@ class Points:
         self._columns: dict[str, NDArray[Any]] = {"step": step, "wall_time": wall_time, "rank": rank}
         self._by_row: dict[str, NDArray[Any]] = {}
         self._count: NDArray[np.uint16] = np.empty(0, np.uint16)
+        self.epochs: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @classmethod
     def of_rows(
@@ -53,7 +58,7 @@ class Points:
 
     def stored(self) -> tuple[Any, ...]:
         """The parts that `of_stored` makes the same points of."""
-        return self.tags, self.code, self.value, self._columns, self._by_row, self._count
+        return self.tags, self.code, self.value, self._columns, self._by_row, self._count, self.epochs
 
     @classmethod
     def of_stored(
@@ -64,16 +69,44 @@ class Points:
         columns: dict[str, NDArray[Any]],
         by_row: dict[str, NDArray[Any]],
         count: NDArray[np.uint16],
+        epochs: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
     ) -> Points:
         """Points of the parts that `stored` returned."""
         points = cls(tags, code, columns["step"], value, columns["wall_time"], columns["rank"])
-        points._by_row, points._count = by_row, count
+        points._by_row, points._count, points.epochs = by_row, count, epochs
         return points
 
     def copy(self) -> Points:
         """The same points: names, columns and ranks of the copy may be set, the arrays are shared."""
-        tags, code, value, columns, by_row, count = self.stored()
-        return Points.of_stored([*tags], code, value, {**columns}, {**by_row}, count)
+        tags, code, value, columns, by_row, count, epochs = self.stored()
+        return Points.of_stored([*tags], code, value, {**columns}, {**by_row}, count, epochs)
+
+    def chosen(self, which: NDArray[np.bool_]) -> Points:
+        """The points at which `which` bool[n] is true, with the same tags."""
+        step, wall_time, rank = (self.take(name, which) for name in ("step", "wall_time", "rank"))
+        points = Points(self.tags, self.code[which], step, self.value[which], wall_time, rank)
+        if self.epochs is not None:
+            index, epoch = self.epochs
+            stays = which[index]
+            points.epochs = (np.cumsum(which)[index[stays]] - 1, epoch[stays]) if stays.any() else None
+        return points
+
+    def epoch_of(self, which: NDArray[np.intp]) -> NDArray[np.int64] | None:
+        """int64[k]: the epochs of the points at the indices `which` (k,), None if the log does not place all by one."""
+        if self.epochs is None or not len(which):
+            return None
+        index, epoch = self.epochs
+        at = np.minimum(np.searchsorted(index, which), len(index) - 1)
+        return epoch[at] if (index[at] == which).all() else None
+
+    @property
+    def printed_step(self) -> NDArray[np.int64]:
+        """int64[n]: the steps, with the epoch for points that the log places by one."""
+        if self.epochs is None:
+            return self.step
+        step = self.step.copy()
+        step[self.epochs[0]] = self.epochs[1]
+        return step
 
     @property
     def step(self) -> NDArray[np.int64]:

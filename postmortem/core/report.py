@@ -32,6 +32,8 @@ class Around:
     at_step: int | None
     at: float | None
     curve: tuple[float, ...] = ()
+    unit: str = "step"
+    """What its steps count: "step" or "epoch"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,8 @@ class Drawing:
     curves: tuple[Curve, ...] = ()
     restarts: tuple[int, ...] = ()
     """The steps at which the run went on after a restart."""
+    places: dict[str, int] = field(default_factory=dict)
+    """Where a finding is among the steps of the curves, by its id, if the log places it by an epoch."""
     excerpts: tuple[Excerpt, ...] = ()
 
 
@@ -75,6 +79,8 @@ class RunReport(Displayed):
     sources: tuple[Source, ...] = ()
     first_step: int | None = None
     last_step: int | None = None
+    unit: str = "step"
+    """What the steps count: "epoch" where the log prints no steps but epochs."""
     ended: Ended
     diagnosis: Diagnosis | None = None
     findings: tuple[Finding, ...] = ()

@@ -239,6 +239,8 @@ _RATES = re.compile(languages.BARE_RATES)
 """Names that mean the learning rate where no other is logged and the values may be ones."""
 _OBJECTIVE = re.compile(r"\b(objective|criterion|cost)$")
 """Last words of tags that are minimised if their values fall, though a score is named before."""
+_ERRORS = re.compile(r"\b(n?r?mae|n?rmse|rmsle|msle|s?mape|mean absolute error)\d?\b")
+"""Measures of an error that are minimised themselves only where no loss is named beside them."""
 _POLICY = re.compile(
     r"\b(policy|actor|critic|pg|pi|entropy|vf|advantage|q|p) ?loss|\bentropy|\bpolicy|\bactor|reward|return"
 )
@@ -284,7 +286,23 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
         elif name == "score" and not has_loss and _falls_far(values(tag)) and not any(map(_POLICY.search, known)):
             roles[tag] = "loss"  # DL4J's "Score at iteration 100 is 1.6"
     _give_to_held_out(roles, names)
+    _take_from_errors(roles, names)
     return roles
+
+
+def _take_from_errors(roles: dict[str, str | None], names: dict[str, str]) -> None:
+    """Leaves measures of an error without a role where the run names a loss of its training; in place."""
+    if any(roles[tag] == "loss" and _is_named_loss(name) for tag, name in names.items()):
+        roles |= {tag: None for tag, name in names.items() if roles[tag] in ("loss", "val_loss") and _is_error(name)}
+
+
+def _is_named_loss(name: str) -> bool:
+    return _compiled(_LOSS).search(name) is not None
+
+
+def _is_error(name: str) -> bool:
+    """Whether a name is of an error that is measured beside a loss: ``MAE/val``, ``validation rmse``."""
+    return _ERRORS.search(name) is not None and not _is_named_loss(name)
 
 
 def _has_held_out_v(found: re.Match[str], known: dict[str, str | None]) -> bool:

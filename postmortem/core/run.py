@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from postmortem.core.culprit import Watched
     from postmortem.core.launched import Captured, Launched
     from postmortem.core.model import Checkpoint, Ended, Event, Problem, Source
     from postmortem.core.objective import Presumption
@@ -135,6 +136,8 @@ class Run(Displayed):
     """Whether a recipe.py lies in its folder or beside it."""
     captures: list[Captured] = field(default_factory=list)
     """The steps of it that `postmortem run` captured, the newest first."""
+    watched: Watched | None = None
+    """What `postmortem run` noted of it when it had ended."""
     reload: Callable[[], Run] | None = None
     """Reads it again, see `refresh`."""
 
@@ -153,6 +156,16 @@ class Run(Displayed):
     def roles(self) -> dict[str, str | None]:
         """Maps each tag to its role, or None if unknown, in order of first appearance. Includes `presumed`."""
         return self._named_roles | {tag: found.role for tag, found in self.presumed.items()}
+
+    @cached_property
+    def by_epoch(self) -> frozenset[str]:
+        """The tags whose `step` is an epoch, in a run that else counts steps: the log prints no step beside them."""
+        found: set[str] = set()
+        for points in (s.points for s in self.streams if s.points.epochs is not None):
+            count = np.bincount(points.code, minlength=len(points.tags))
+            placed = np.bincount(points.code[points.epochs[0]], minlength=len(points.tags))  # type: ignore[index]
+            found |= {t for t, n, k in zip(points.tags, count.tolist(), placed.tolist(), strict=True) if n == k > 0}
+        return frozenset(found)
 
     @cached_property
     def presumed(self) -> dict[str, Presumption]:
@@ -202,7 +215,7 @@ class Run(Displayed):
                 "rank": joined([s.points.rank for s in self.streams], np.int16),
                 "segment": joined([s.segment for s in self.streams], np.int16),
                 "tag": _categorical(code, tags),
-                "step": joined([s.points.step for s in self.streams], np.int64),
+                "step": joined([s.points.printed_step for s in self.streams], np.int64),
                 "wall_time": joined([s.points.wall_time for s in self.streams], np.float64),
                 "value": joined([s.points.value for s in self.streams], np.float64),
             }
@@ -261,7 +274,7 @@ class Run(Displayed):
     def _indexed(one: Series) -> pd.Series[float]:
         import pandas as pd
 
-        values = pd.Series(one.value, index=pd.Index(one.step, name="step"), name=one.label)
+        values = pd.Series(one.value, index=pd.Index(one.printed_step, name="step"), name=one.label)
         return values[~values.index.duplicated(keep="last")]
 
     def refresh(self) -> Run:

@@ -17,6 +17,9 @@ class Series:
 
     `step` int64[n], not decreasing; `value` float64[n]; `wall_time` float64[n], seconds since the epoch or
     NaN. Arrays are shared and read-only.
+
+    `epoch` int64[n] where the log places the values by an epoch, though other rows of it count steps: `step` is then
+    the last one logged before each value. It shows what was before what, and is not a step of this series.
     """
 
     tag: str
@@ -26,6 +29,7 @@ class Series:
     step: NDArray[np.int64]
     value: NDArray[np.float64]
     wall_time: NDArray[np.float64]
+    epoch: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.step)
@@ -34,6 +38,11 @@ class Series:
     def label(self) -> str:
         """The tag, with the rank where it is known."""
         return self.tag if self.rank < 0 else f"{self.tag} (rank {self.rank})"
+
+    @property
+    def printed_step(self) -> NDArray[np.int64]:
+        """int64[n]: what the log prints beside the values, an epoch or a step."""
+        return self.step if self.epoch is None else self.epoch
 
     @property
     def finite(self) -> Series:
@@ -61,6 +70,7 @@ class Series:
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Series:
         """The same series with these rows only."""
+        epoch = None if self.epoch is None else self.epoch[rows]
         return Series(
-            self.tag, self.role, self.rank, self.source, self.step[rows], self.value[rows], self.wall_time[rows]
+            self.tag, self.role, self.rank, self.source, self.step[rows], self.value[rows], self.wall_time[rows], epoch
         )

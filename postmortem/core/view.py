@@ -99,14 +99,18 @@ class View:
     @cached_property
     def last_step(self) -> int | None:
         """The largest step that any series of a known role reached; of any series where there is none."""
-        known = [s for s in self.series if s.role not in (None, "epoch")] or self.series
-        return max((int(s.step[-1]) for s in known if len(s)), default=None)
+        return max((int(s.step[-1]) for s in self._counting if len(s)), default=None)
 
     @cached_property
     def first_step(self) -> int | None:
         """The smallest step of any series of a known role; of any series where there is none."""
+        return min((int(s.step[0]) for s in self._counting if len(s)), default=None)
+
+    @property
+    def _counting(self) -> list[Series]:
+        """The series that show from which step to which the run went: where some are at steps, not those at epochs."""
         known = [s for s in self.series if s.role not in (None, "epoch")] or self.series
-        return min((int(s.step[0]) for s in known if len(s)), default=None)
+        return [s for s in known if s.epoch is None] or known
 
 
 def _by_weight(found: list[Series]) -> list[Series]:

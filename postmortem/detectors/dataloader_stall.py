@@ -42,6 +42,8 @@ class DataloaderStall(BaseDetector):
 
     What to try: use more workers and prefetching, copy the data to a local disk, measure __getitem__ per sample.
 
+    Severity: info if it is a single row, and nine in ten rows before are not as much shorter as that takes (`single`).
+
     Known false positives: irregular checkpoints or evaluations that are part of the step time and are not logged. Steps
     that become slower when a logged schedule (a resolution, a sequence length) changes, or when a log message announces
     a new phase, are not reported.
@@ -109,7 +111,8 @@ class DataloaderStall(BaseDetector):
         if (not many and _even(rows)) or change_at(view, series, int(series.step[at])):
             return None
         longest = float(cost[rows].max())
-        if longest < 2 * float(np.quantile(cost[:at], 0.9)):
+        often = float(np.quantile(cost[:at], 0.9))
+        if longest < 2 * often:
             return None  # one step in ten was nearly as long before: the times scatter
         if not usual:  # too short for the digits that are printed, as 0.000: nothing is known of the ratio
             if not many:
@@ -123,6 +126,7 @@ class DataloaderStall(BaseDetector):
             series,
             at,
             f"{series.tag} {how} {what}, first at step {series.step[at]}",
+            severity="info" if len(rows) == 1 and longest < self.options.single * often else None,
             end=int(rows[-1]),
             evidence={
                 "usual": median(series.value[:at]),

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from postmortem.core.roles import falls
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.lr_phase import dead_from
@@ -57,6 +58,8 @@ class LrZero(BaseDetector):
         if len(dead) < len(rates):
             return  # another parameter group is still trained
         series, at = dead[0]
+        if not series.value.any() and any(falls(s.value) for s in view.of("loss")):
+            return  # the model learns: it is printed with too few decimals
         rows = len(series) - at
         zero = "almost zero" if series.value[at:].any() else "zero"
         yield self.found(

@@ -98,6 +98,7 @@ class Overfitting(BaseDetector):
         high_row = _rows(series, best, self.options.rise)
         train_rows = _train_rows(then, now, int(series.step[best]))
         scores = [s for s in view.of("val_accuracy") or _of_evaluations(view, train) if len(s.finite)]
+        scores = [s for s in scores if len(s) == len(series) and (s.step == series.step).all()] or scores  # beside it
         (high_step, high), ((then_step, was), (now_step, became)) = high_row, train_rows
         evidence: dict[str, float] = {
             "best": float(x[best]),
@@ -146,13 +147,13 @@ def _better(score: Series, step: int) -> bool:
 
 
 def _holds(score: Series, step: int) -> bool:
-    """Whether a score is at its end no lower than around a step."""
+    """Whether a score is at its end no lower than around a step, but for its noise."""
     x = score.value
     at = int(np.searchsorted(score.step, step))
     if len(x) - at < 6:
         return False
     then, now = median(x[max(0, at - 2) : at + 3]), median(x[-max(3, len(x) // 10) :])
-    return now >= then
+    return now >= then - 2 * noise(x[at:])
 
 
 _ERROR_RATE = re.compile(

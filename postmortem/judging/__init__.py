@@ -18,6 +18,7 @@ from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
 from postmortem.judging.around import around
 from postmortem.judging.causes import diagnose
+from postmortem.judging.epochs import Epochs
 from postmortem.judging.presumed import qualified, weakened
 from postmortem.judging.rows import without_row_numbers
 
@@ -134,6 +135,7 @@ class Examination:
             sources=tuple(run.sources),
             first_step=view.first_step,
             last_step=view.last_step,
+            unit="epoch" if run.step_axis == "epoch" else "step",
             diagnosis=story,
             findings=linked,
             events=tuple(run.event_list),
@@ -145,7 +147,21 @@ class Examination:
             checkpoints=tuple(view.checkpoints),
             run=run,
         )
-        return without_row_numbers(report, view) if run.step_axis == "row" else report
+        return without_row_numbers(report, view) if run.step_axis == "row" else _at_epochs(report, view)
+
+
+def _at_epochs(report: RunReport, view: View) -> RunReport:
+    """The report with epochs for the steps of what the log places by an epoch."""
+    epochs = Epochs(view)
+    if not epochs:
+        return report
+    story = report.diagnosis
+    return replace(
+        report,
+        findings=tuple(map(epochs.finding, report.findings)),
+        diagnosis=None if story is None else epochs.diagnosis(story, report.findings),
+        around=tuple(map(epochs.around, report.around)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

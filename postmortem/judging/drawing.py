@@ -10,6 +10,7 @@ from postmortem.core.report import Curve, Drawing
 from postmortem.core.view import View
 
 if TYPE_CHECKING:
+    from postmortem.core.model import Finding
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
     from postmortem.core.series import Series
@@ -35,11 +36,22 @@ def drawing(run: Run, report: RunReport) -> Drawing:
         chosen += [s for s in view.series if s.tag == root.tag and root.rank in (None, -1, s.rank)][:_LINES]
     chosen = chosen or sorted(view.series, key=len, reverse=True)[:1]
     chosen += [s for s in _of_a_history(view) if not any(s is c for c in chosen)]
-    onset = None if root is None else root.step
+    places = {f.id: _place(view, f) for f in report.findings if f.unit == "epoch" and f.step is not None}
+    onset = None if root is None else places.get(root.id, root.step)
     return Drawing(
         curves=tuple(_curve(s, onset) for s in chosen if len(s)),
         restarts=tuple(sorted({restart.after for restart in view.restarts})),
+        places=places,
     )
+
+
+def _place(view: View, finding: Finding) -> int:
+    """The step that orders a finding among the others, if its `step` is an epoch."""
+    assert finding.step is not None
+    for series in view.series:
+        if series.tag == finding.tag and series.epoch is not None and (series.epoch == finding.step).any():
+            return int(series.step[series.epoch == finding.step][0])
+    return int(finding.step)
 
 
 def _of_a_history(view: View) -> list[Series]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from postmortem.core.objective import because
+from postmortem.core.objective import because, by_values_alone
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -18,7 +18,7 @@ _NONFINITE = ("nan-onset", "inf-onset")
 def qualified(finding: Finding, run: Run) -> Finding:
     """The finding with the words "which looks like the objective", if that is what the run shows of its tag.
 
-    Where the values alone suggest it, an error is a warning: another metric may behave so.
+    Where the values alone suggest it, an error is a warning, and a warning is info: another metric may behave so.
     """
     found = run.presumed.get(finding.tag or "")
     if found is None or finding.tag is None or finding.name in _NONFINITE:
@@ -28,9 +28,13 @@ def qualified(finding: Finding, run: Run) -> Finding:
     text = (
         f"{finding.tag}, which {is_it}, {text[len(start) :]}" if text.startswith(start) else f"{text}; {start}{is_it}"
     )
-    weaker = found.strength == "possible" and finding.severity == "error"
+    severity = finding.severity
+    if severity == "warning" and by_values_alone(found):
+        severity = "info"
+    elif severity == "error" and found.strength == "possible":
+        severity = "warning"
     evidence = finding.evidence | {"presumed_role": found.role, "presumed_because": list(found.why)}
-    return replace(finding, message=text, evidence=evidence, severity="warning" if weaker else finding.severity)
+    return replace(finding, message=text, evidence=evidence, severity=severity)
 
 
 def weakened(story: Diagnosis, root: Finding, run: Run) -> Diagnosis:

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.model import SCHEMA_VERSION, Checkpoint, Diagnosis, Event, json_value
-from postmortem.core.report import Report, RunReport
+from postmortem.core.report import Around, Report, RunReport
 from postmortem.reporters import RenderOptions, reporter
 
 if TYPE_CHECKING:
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 RENAMED: dict[type, dict[str, str]] = {
     Report: {"version": "postmortem"},
     RunReport: {"name": "run", "first_step": "steps"},
+    Around: {"unit": "axis"},
     Diagnosis: {"evidence_for": "for", "evidence_against": "against"},
 }
 """Fields with another key in the document."""
 
 LEFT_OUT: dict[type, tuple[str, ...]] = {
-    RunReport: ("drawing", "last_step", "run"),  # last_step: part of "steps"
+    RunReport: ("drawing", "last_step", "unit", "run"),  # last_step and unit: parts of "steps"
     Event: ("source", "wall_time"),
     Checkpoint: ("nonfinite", "problem", "looked_into"),  # findings of their own
 }
@@ -57,6 +58,7 @@ def _by_key(item: Any) -> dict[str, Any]:
     value = {keys.get(name, name): _value(name, getattr(item, name)) for name in names}
     if isinstance(item, RunReport):
         value["steps"] = {"first": item.first_step, "last": item.last_step}
+        value["steps"] |= {"axis": item.unit} if item.unit != "step" else {}
         value["not_checked"] = [{"code": code, "why": why} for code, why in item.not_checked]
         value["notes"] = value.pop("notes")  # the last key
     return value

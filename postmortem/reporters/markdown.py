@@ -10,6 +10,7 @@ from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import actions, from_here, leads
+from postmortem.reporters.shared.onset import onset, onset_unit
 from postmortem.reporters.shared.outline import (
     CLAIMS,
     about,
@@ -20,7 +21,6 @@ from postmortem.reporters.shared.outline import (
     headline,
     no_checkpoint,
     notable_events,
-    onset,
     problem_line,
     problem_lists,
     totals,
@@ -90,7 +90,8 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def _row(group: Group) -> tuple[str, str, str, str]:
     steps = [onset(r) if group.verdict in ("failed", "suspect") else None for r in group.runs]
     named = zip(group.runs, steps, strict=True)
-    names = [code(r.name, 80) + ("" if step is None else f" at {step}") for r, step in named]
+    units = {"step": "", "epoch": "epoch "}
+    names = [code(r.name, 80) + ("" if step is None else f" at {units[onset_unit(r)]}{step}") for r, step in named]
     most = len(names) if group.verdict == "not-judged" else 12
     return group.verdict, prose(group.cause), str(len(group.runs)), listed(names, most)
 
@@ -109,7 +110,7 @@ def _run(run: RunReport) -> list[str]:
         lines += culprit
     if diagnosis:
         claim = f"{CLAIMS[diagnosis.strength]}: **{prose(diagnosis.name)}**. {prose(diagnosis.summary)}"
-        lines += ["", f"From the log alone, before the replay: {claim}" if leads(run) else claim]
+        lines += ["", f"From the log alone, without the culprit: {claim}" if leads(run) else claim]
     if not leads(run):
         lines += culprit
     if run.around:
@@ -137,11 +138,11 @@ def _run(run: RunReport) -> list[str]:
 def _last_good(run: RunReport, diagnosis: Diagnosis) -> list[str]:
     if diagnosis.last_good_step is None and not diagnosis.last_good_checkpoint:
         return []
-    step = "unknown" if diagnosis.last_good_step is None else diagnosis.last_good_step
+    step = "step unknown" if diagnosis.last_good_step is None else f"{run.unit} {diagnosis.last_good_step}"
     saved = no_checkpoint(run)
     if diagnosis.last_good_checkpoint:
         saved = f"checkpoint {code(diagnosis.last_good_checkpoint)}"
-    return ["", f"**Last good**: step {step}, {saved}"]
+    return ["", f"**Last good**: {step}, {saved}"]
 
 
 def _findings(run: RunReport) -> list[str]:

@@ -50,7 +50,9 @@ def _cut(tag: str) -> str:
 
 
 def _tag(s: Series) -> dict[str, Any]:
-    ends = {"first_step": int(s.step[0]), "last_step": int(s.step[-1]), "last": float(s.value[-1])}
+    step = s.printed_step
+    ends: dict[str, Any] = {"first_step": int(step[0]), "last_step": int(step[-1]), "last": float(s.value[-1])}
+    ends |= {} if s.epoch is None else {"axis": "epoch"}
     return {
         "tag": s.tag,
         "role": s.role,
@@ -79,7 +81,7 @@ def run_text(run: Run) -> str:
         lines += ["", "tags:"]
         for t in shown:
             rank = "" if t["rank"] is None else f" rank {t['rank']}"
-            span = f"{unit} {t['first_step']} to {t['last_step']}"
+            span = f"{'epochs' if 'axis' in t else unit} {t['first_step']} to {t['last_step']}"
             lines.append(
                 f"  {t['tag']:<{width}}  {t['role'] or '-':<16} {t['points']:>8} points, {span}, "
                 f"last {number(t['last'], 6)} ({t['source']}{rank})"

@@ -82,7 +82,7 @@ def _run(page: Page, run: RunReport) -> None:
     if leads(run):
         _culprit(page, told)
     if diagnosis:
-        label, words = ("log alone", "before the replay: ") if leads(run) else ("why", "")
+        label, words = ("log alone", "") if leads(run) else ("why", "")
         page.add(label, words, *_claim(diagnosis), clean(diagnosis.summary, 1500 if page.verbose else 450))
     if not leads(run):
         _culprit(page, told)
@@ -120,9 +120,9 @@ def _values(page: Page, around: Sequence[Around]) -> None:
     """A small table: each series before and at the onset, and its curve."""
     if not around:
         return
-    steps = {(a.before_step, a.at_step) for a in around}
-    before, at = next(iter(steps)) if len(steps) == 1 else (None, None)
-    heads = ("", "before" if before is None else f"step {before}", "at onset" if at is None else f"step {at}")
+    steps = {(a.unit, a.before_step, a.at_step) for a in around}
+    unit, before, at = next(iter(steps)) if len(steps) == 1 else ("", None, None)
+    heads = ("", "before" if before is None else f"{unit} {before}", "at onset" if at is None else f"{unit} {at}")
     rows = [(clean(a.tag), number(a.before), at_onset(a)) for a in around]
     name, left, right = (max(cell_len(row[k]) for row in [heads, *rows]) for k in range(3))
     room = page.width - LABEL - left - right - 6  # for the name and the curve, which share it
@@ -161,7 +161,7 @@ def _last_good(page: Page, run: RunReport) -> None:
     good = run.diagnosis
     if good is None or (good.last_good_step is None and good.last_good_checkpoint is None):
         return
-    step = "step unknown" if good.last_good_step is None else f"step {good.last_good_step}"
+    step = "step unknown" if good.last_good_step is None else f"{run.unit} {good.last_good_step}"
     saved = f"checkpoint {clean(good.last_good_checkpoint)}" if good.last_good_checkpoint else no_checkpoint(run)
     page.add("last good", (step, "bold green"), ", ", saved)
 

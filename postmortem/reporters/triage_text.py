@@ -11,6 +11,7 @@ from postmortem.core.printable import number
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.culprit_words import actions as actions_of
 from postmortem.reporters.shared.culprit_words import from_here, leads
+from postmortem.reporters.shared.onset import onset, onset_unit
 from postmortem.reporters.shared.outline import (
     CLAIMS,
     at_onset,
@@ -18,7 +19,6 @@ from postmortem.reporters.shared.outline import (
     headline,
     in_common,
     name_among_others,
-    onset,
     seen_in_log,
     totals,
     triage,
@@ -202,7 +202,7 @@ def _place(root: Finding | None, *, code: bool, tag: bool) -> str:
         return ""
     parts = [clean(root.code)] if code else []
     parts += [clean(root.tag, 30)] if tag and root.tag else []
-    return " ".join([*parts, *([f"step {root.step}"] if root.step is not None else [])])
+    return " ".join([*parts, *([f"{root.unit} {root.step}"] if root.step is not None else [])])
 
 
 def _change(root: Finding | None, around: Around | None) -> str:
@@ -212,7 +212,7 @@ def _change(root: Finding | None, around: Around | None) -> str:
     found = root.evidence
     for first, last in _CHANGES:
         if all(isinstance(found.get(key), (int, float)) for key in (first, last)):
-            steps = "step " if found[last] == root.step else ""
+            steps = f"{root.unit} " if found[last] == root.step else ""
             return f"{steps}{number(found[first], 6 if steps else 4)} → {number(found[last], 6 if steps else 4)}"
     return f"{number(around.before)} → {at_onset(around)}" if around else ""
 
@@ -246,7 +246,8 @@ def _names(page: Page, runs: Iterable[RunReport]) -> list[Words]:
     words: list[str] = []
     for run in named:
         step = onset(run) if run.verdict in ("failed", "suspect") else None
-        words.append(name_among_others(run, 80) + (f"@{step}" if step is not None else ""))
+        unit = "epoch " if onset_unit(run) == "epoch" else ""
+        words.append(name_among_others(run, 80) + (f"@{unit}{step}" if step is not None else ""))
         room -= len(words[-1]) + 2
         if room < 0 and len(words) < len(named):
             return [", ".join(words), (f" and {len(named) - len(words):,} more", "dim")]

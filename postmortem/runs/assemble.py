@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.checkpoints.captures import captures_of
+from postmortem.checkpoints.histories import history_of
 from postmortem.core.errors import described
 from postmortem.core.model import Ended, Event, Problem, Source
 from postmortem.core.points import Points
@@ -26,6 +27,7 @@ from postmortem.runs.interleaved import told_apart
 from postmortem.runs.kept import current
 from postmortem.runs.launched import has_recipe, launched, only_script
 from postmortem.runs.streams import streams_of
+from postmortem.runs.watched import record, watched
 from postmortem.runs.writers import Writer, by_writer, labels
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from postmortem.core.culprit import Watched
     from postmortem.core.run import Stream
     from postmortem.runs.claimed import Part
 
@@ -138,11 +141,13 @@ def _assembled(
     streams = streams_of(readings, notes)
     settings = config_of_run(config, files, roots, shared, problems, notes)
     started = launched(files, settings, shared)
+    noted = watched([part for part, _ in readings], streams)
+    events += record(noted, readings)
     return Run(
         name=_shown_name(readings) or files.name,
         path=files.path,
         streams=streams,
-        ended=_ended(readings, streams),
+        ended=_ended(readings, streams, noted),
         step_axis=_step_axis([reading for _, reading in readings]),
         event_list=_without_repeats(events),
         problems=problems,
@@ -156,7 +161,8 @@ def _assembled(
         launched=started,
         script=only_script(files, settings, shared) if started is None else None,
         recipe=has_recipe(files),
-        captures=captures_of(files.path),
+        captures=captures_of(files.path, *(p.path.parent for p, _ in readings if history_of(p.path))),
+        watched=noted,
     )
 
 
@@ -285,9 +291,10 @@ def _drop_prints_without_steps(outputs: list[Reading], others: list[Reading]) ->
 
 
 def _place_epochs(outputs: list[Reading]) -> None:
-    """Moves what an output prints once an epoch to the last step of that epoch, where another output tells it.
+    """Orders what an output prints once an epoch among the steps of another, where that tells the end of each epoch.
 
-    A bar in the ``.err`` counts steps, the ``.out`` has the mean of each epoch: on one axis, epoch 1 is not step 1.
+    A bar in the ``.err`` counts steps, the ``.out`` has the mean of each epoch: on one axis, epoch 1 is not step 1. The
+    values stay at their epochs, see `Points.epochs`.
     """
     told = (r.facts["epoch_ends"] for r in outputs if r.step_axis == "step" and "epoch_ends" in r.facts)
     ends: dict[int, int] = next(told, {})
@@ -297,11 +304,14 @@ def _place_epochs(outputs: list[Reading]) -> None:
             continue
         step = np.array([ends[epoch] for epoch in points.step.tolist()])
         reading.points = Points(points.tags, points.code, step, points.value, points.wall_time, points.rank)
+        reading.points.epochs = np.arange(len(points)), points.step
         reading.events = [
             replace(e, step=ends.get(e.step, e.step) if e.step is not None else None) for e in reading.events
         ]
         reading.step_axis = "step"
-        reading.notes.append("no step is printed: each epoch is at its last step in the other output")
+        reading.notes.append(
+            "no step is printed: steps are epochs, ordered by the last step of each in the other output"
+        )
 
 
 def _move_failures_to_last_step(readings: list[Reading], outputs: list[Reading]) -> None:
@@ -331,10 +341,10 @@ def _quantity(tag: str) -> str:
 
 
 def _selected(points: Points, rows: NDArray[np.bool_]) -> Points:
-    there, code = np.unique(points.code[rows], return_inverse=True)
-    tags = [points.tags[k] for k in there]
-    step, wall_time, rank = (points.take(name, rows) for name in ("step", "wall_time", "rank"))
-    return Points(tags, code.astype(np.int32), step, points.value[rows], wall_time, rank)
+    chosen = points.chosen(rows)
+    there, code = np.unique(chosen.code, return_inverse=True)
+    chosen.tags, chosen.code = [points.tags[k] for k in there], code.astype(np.int32)
+    return chosen
 
 
 def _console_events(reading: Reading, console: list[tuple[str, str]]) -> list[Event]:
@@ -364,12 +374,15 @@ def _sources(readings: Sequence[tuple[Part, Reading]]) -> list[Source]:
     return [Source(kind=kind, files=tuple(names), points=count[kind]) for kind, names in files.items()]
 
 
-def _ended(readings: Sequence[tuple[Part, Reading]], streams: list[Stream]) -> Ended:
-    """How the run ended, by the last file of each stream; "running" where the log is minutes old and names no end."""
+def _ended(readings: Sequence[tuple[Part, Reading]], streams: list[Stream], noted: Watched | None) -> Ended:
+    """How the run ended, by the last file of each stream, else as noted by who watched it; "running" where the log is
+    minutes old and names no end."""
     last = {part.stream: reading.ended for part, reading in readings}
     for ended in _MOST_SPECIFIC:
-        if ended in last.values():
+        if ended in last.values() and not (noted is not None and ended in ("running", "cut")):
             return ended
+    if noted is not None:
+        return noted.ended
     return "running" if _is_recent(streams) else "unknown"
 
 

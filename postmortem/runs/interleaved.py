@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.core.points import Points
 from postmortem.core.roles import role_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Event
+    from postmortem.core.points import Points
     from postmortem.core.reading import Reading
 
 _MOST = 4
@@ -52,7 +52,7 @@ def told_apart(reading: Reading) -> list[Reading]:
     return [
         replace(
             reading,
-            points=_some(points, of_point == k),
+            points=points.chosen(of_point == k),
             events=[e for e in reading.events if _may_be_of(e, k, lasts)],
             notes=[*reading.notes, note],
         )
@@ -131,14 +131,3 @@ def _of_points(
 def _may_be_of(event: Event, k: int, lasts: list[int]) -> bool:
     ended = [i for i, last in enumerate(lasts) if event.step == last]
     return k in ended if event.severity == "error" and len(ended) == 1 else True
-
-
-def _some(points: Points, which: NDArray[np.bool_]) -> Points:
-    return Points(
-        points.tags,
-        points.code[which],
-        points.take("step", which),
-        points.value[which],
-        points.take("wall_time", which),
-        points.take("rank", which),
-    )

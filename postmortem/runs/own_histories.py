@@ -47,6 +47,8 @@ def _place_of(folder: Path, others: Sequence[ClaimedFile]) -> Place | None:
     known, log = noted_log(folder)
     if known:
         fitting = [f for f in others if log is not None and _is_of(f, log)]
+        if not fitting and log is not None:  # what the program printed lies beside the folder of its log, and joined it
+            fitting = [f for f in others if f.path.resolve().is_relative_to(log)]
     elif folder == session:
         fitting = [f for f in others if f.path.is_relative_to(start)]
     else:  # of another training of the same command

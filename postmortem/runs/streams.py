@@ -67,4 +67,12 @@ def _concatenated(parts: list[Points]) -> Points:
     def joined(name: str) -> Any:
         return np.concatenate([getattr(p, name) for p in parts])
 
-    return Points(tags, np.concatenate(codes), joined("step"), joined("value"), joined("wall_time"), joined("rank"))
+    points = Points(tags, np.concatenate(codes), joined("step"), joined("value"), joined("wall_time"), joined("rank"))
+    starts = np.cumsum([0, *map(len, parts[:-1])])
+    placed = [
+        (p.epochs[0] + start, p.epochs[1]) for p, start in zip(parts, starts, strict=True) if p.epochs is not None
+    ]
+    if placed:
+        index, epoch = zip(*placed, strict=True)
+        points.epochs = np.concatenate(index), np.concatenate(epoch)
+    return points

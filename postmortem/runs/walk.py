@@ -17,6 +17,8 @@ from postmortem.core.errors import described
 from postmortem.core.model import Problem
 from postmortem.core.registry import collected_faults, report_fault
 from postmortem.readers import READERS, Reader
+from postmortem.readers.aim.repository import FOLDER as AIM
+from postmortem.readers.aim.repository import is_part_of_a_repository
 from postmortem.readers.mlflow import is_part_of_a_store
 from postmortem.readers.packed import unpacked_head
 from postmortem.readers.shared.decode import begins_with_nuls, leading_nuls
@@ -78,7 +80,7 @@ def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
                 if entry.name in _SKIPPED_FOLDERS or entry.name.endswith((".dist-info", ".egg-info")):
                     continue
                 folder = Path(entry.path)
-                if entry.name.startswith("."):
+                if entry.name.startswith(".") and entry.name != AIM:
                     problems += hidden_logs(folder)
                 elif not entry.is_symlink():
                     pending.append(entry.path)
@@ -120,8 +122,8 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
     """
     if of_wandb_itself(path) or is_level(path):
         return None
-    if path.name == "requirements.txt" or is_part_of_a_store(path):
-        return None  # versions, not numbers; or read with the meta.yaml of its run
+    if path.name == "requirements.txt" or is_part_of_a_store(path) or is_part_of_a_repository(path):
+        return None  # versions, not numbers; or read with the file that stands for its run
     if not explicit and path.name == "culprit.txt" and path.with_suffix(".json").is_file():
         return None  # what `postmortem run` answered of a run
     if not explicit and path.name.endswith(SUFFIX) and "tfevents" in path.name:

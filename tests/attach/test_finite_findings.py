@@ -37,6 +37,13 @@ UPDATE = (
     "optimizer.zero_grad(); loss.backward(); torch.nn.utils.clip_grad_norm_(model.parameters(), 1); optimizer.step()"
 )
 
+NORMS = (
+    "optimizer.zero_grad(); loss.backward(); n = torch.nn.utils.clip_grad_norm_(model.parameters(), 1); "
+    "optimizer.step(); step == 0 and print('step,grad_norm', file=open('norms.csv', 'w')); "
+    "print(f'{step},{n.item():.6f}', file=open('norms.csv', 'a'))"
+)
+OUTLIER = "torch.nn.functional.mse_loss = torch.nn.functional.smooth_l1_loss; x[693] *= 60; y[693] = 0"
+
 
 @pytest.fixture
 def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postmortem):
@@ -65,6 +72,18 @@ def test_the_samples_that_carry_a_jump(answer) -> None:
     assert culprit["established"] == "cured"
     assert culprit["tensor"]["loss_without"] < 100 < culprit["tensor"]["loss"]
     assert told["next"][0].startswith("inspect samples 11, 12 of the batch: ")
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient norm"])
+def test_the_samples_of_a_jump_without_forks(answer, what: str) -> None:
+    """The process repeats the step itself, in a second run."""
+    data, update = ("y[700] = 4000.0; y[699] = -5000.0", UPDATE) if what == "loss" else (OUTLIER, NORMS)
+    culprit = answer(data=data, update=update, options=("--no-fork",))["culprit"]
+    samples = [11, 12] if what == "loss" else [5]
+    assert (culprit["cause"], culprit["samples"], culprit["step"]) == ("outlier-sample", samples, 43)
+    key = what.replace(" ", "_")
+    assert culprit["tensor"][f"{key}_without"] < culprit["tensor"][key] / 5
+    assert culprit["tensor"][f"usual_{key}"] < culprit["tensor"][key] / 5
 
 
 def test_a_jump_of_a_whole_batch_blames_no_sample(answer) -> None:
@@ -98,11 +117,7 @@ def test_a_rate_that_rises(answer) -> None:
 
 def test_the_sample_of_a_gradient_spike(answer) -> None:
     """By attempts with others in its place, as for a loss."""
-    step = "optimizer.zero_grad(); loss.backward(); n = torch.nn.utils.clip_grad_norm_(model.parameters(), 1); "
-    log = "optimizer.step(); step == 0 and print('step,grad_norm', file=open('norms.csv', 'w')); "
-    log += "print(f'{step},{n.item():.6f}', file=open('norms.csv', 'a'))"
-    huber = "torch.nn.functional.mse_loss = torch.nn.functional.smooth_l1_loss; x[693] *= 60; y[693] = 0"
-    culprit = answer(data=huber, update=step + log)["culprit"]
+    culprit = answer(data=OUTLIER, update=NORMS)["culprit"]
     assert (culprit["cause"], culprit["samples"], culprit["step"]) == ("outlier-sample", [5], 43)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from postmortem.readers import READERS
+from tests.readers.aim.test_aim import RUNS, repository
 from tests.readers.tensorboard.test_tensorboard import scalar, write
 from tests.readers.test_mlflow import store
 from tests.readers.test_mlflow_database import STORES
@@ -54,6 +55,11 @@ def metric_of_a_store(folder: Path) -> bytes:
     return "".join(f"{1700000000000 + 1000 * i} {LOSS[i % ROWS]} {i}\n" for i in range(2 * ROWS)).encode()
 
 
+def table_of_a_repository(folder: Path) -> bytes:
+    """The numbers of one run in a repository of Aim, whose run is read by its CURRENT."""
+    return (repository(folder) / AIM_TABLE).read_bytes()
+
+
 def samples_of_a_monitor(_: Path) -> bytes:
     line = "2026/01/01 00:{minute:02d}:{second:02d}.000, 0, {busy} %, {memory} MiB\n"
     rows = (line.format(minute=i // 2, second=30 * (i % 2), busy=90 + i % 7, memory=12000 + i) for i in range(ROWS))
@@ -61,7 +67,8 @@ def samples_of_a_monitor(_: Path) -> bytes:
 
 
 CSV = "{i},{loss},{lr:.6f}\n"
-SUMMED = {"tensorboard", "wandb", "packed", "packed-table"}
+AIM_TABLE = f"seqs/chunks/{RUNS['healthy']}/000009.sst"
+SUMMED = {"tensorboard", "wandb", "packed", "packed-table", "aim"}
 """Readers of formats with checksums: elsewhere a changed digit is a number like any other."""
 FILES: dict[str, tuple[str, Callable[[Path], bytes]]] = {
     "tensorboard": ("events.out.tfevents.1.host.1.0", event_file),
@@ -85,12 +92,13 @@ FILES: dict[str, tuple[str, Callable[[Path], bytes]]] = {
         "wandb-summary.json",
         lambda _: json.dumps({"_step": 9, **{f"loss{i}": LOSS[i] for i in range(ROWS)}}).encode(),
     ),
+    "aim": (f".aim/{AIM_TABLE}", table_of_a_repository),
     "nvidia-smi": ("gpu.csv", samples_of_a_monitor),
     "packed-table": ("metrics.csv.gz", lambda _: gzip.compress(b"step,loss,lr\n" + rows_of(CSV))),
 }
 
 
-READ = {"mlflow": "mlruns/1/0a1b/meta.yaml"}
+READ = {"mlflow": "mlruns/1/0a1b/meta.yaml", "aim": f".aim/meta/chunks/{RUNS['healthy']}/CURRENT"}
 """The file that is read, where it is not the damaged one."""
 ONLY_CUT = {"mlflow-db"}
 """Without checksums, and numbers in binary: a byte that changed is a number like any other."""

@@ -27,6 +27,7 @@ def usual_name(reader: type) -> str:
 
 
 def check(reader: type, path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     assert isinstance(reader.claims(path, data[:4096]), bool)  # type: ignore[attr-defined]
     reading = reader.read(path)  # type: ignore[attr-defined]
@@ -47,6 +48,7 @@ class TestEveryReader:
     def test_it_claims_its_usual_name(self, reader: type, usual_name: str, tmp_path: Path) -> None:
         """The declared name is one that the reader takes, at least with the content that `head` shows."""
         path = tmp_path / usual_name
+        path.parent.mkdir(parents=True, exist_ok=True)
         own = [case.make() for case in cases_of(reader) if case.kind == "usual_content"]
         for content in own:
             path.write_bytes(content)

@@ -44,8 +44,9 @@ def test_a_crash_after_means_of_epochs_has_no_step_of_the_table(tmp_path: Path) 
     assert [event.step for event in run.event_list] == [None]
 
 
-def test_means_of_epochs_stand_where_their_epoch_ends(tmp_path: Path) -> None:
-    """Of two outputs, one counts steps and names the epochs: the means of the other are at their last steps."""
+def test_means_of_epochs_are_ordered_by_the_steps_of_another_output(tmp_path: Path) -> None:
+    """Of two outputs, one counts steps and names the epochs: the means of the other stand at their epochs, and count as
+    logged after the last step of each."""
     losses = [(e, i, "nan" if e * 40 + i > 63 else 0.7 - e / 9) for e in range(3) for i in range(1, 41)]
     bar = "".join(f"ep {e}: {i}/40 [00:01<00:02, 9it/s, bce={loss}]\n" for e, i, loss in losses)
     (tmp_path / "job.err").write_text(bar)
@@ -53,7 +54,7 @@ def test_means_of_epochs_stand_where_their_epoch_ends(tmp_path: Path) -> None:
     (tmp_path / "job.out").write_text(means)
     report = postmortem.scan(tmp_path)
     frame = report.runs[0].run.frame
-    assert frame.query("tag == 'mean bce'")["step"].tolist() == [40, 80, 120]
+    assert frame.query("tag == 'mean bce'")["step"].tolist() == [0, 1, 2]
     root = next(f for f in report.runs[0].findings if f.because_of is None)
     assert (root.tag, root.step) == ("bce", 64)
 

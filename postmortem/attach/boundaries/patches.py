@@ -290,6 +290,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def _patch_processes(tell: Callable[[BaseException | None], None], ended: Callable[[], None]) -> None:
     """Processes that `multiprocessing` started end without an excepthook and without atexit."""
+    import subprocess
     from multiprocessing.process import BaseProcess
 
     running = BaseProcess.run
@@ -315,3 +316,11 @@ def _patch_processes(tell: Callable[[BaseException | None], None], ended: Callab
         starting(self)
 
     BaseProcess.run, BaseProcess.start = run, start  # type: ignore[method-assign]
+    opening = subprocess.Popen.__init__
+
+    @functools.wraps(opening)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        _process_started()  # as the server of an experiment tracker
+        opening(self, *args, **kwargs)
+
+    subprocess.Popen.__init__ = __init__  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SEARCHES = 8
 """At most: a program may make an optimizer in each step, and a search takes some hundredths of a second."""
 _SMALL = 1 << 14
-"""Elements of a buffer that is looked at in every tick; a larger one where torch says that it has changed."""
+"""Elements of a buffer that is looked at each time; a larger one where torch says that it has changed."""
 
 
 class Statistics:
@@ -43,7 +43,9 @@ class Statistics:
                     self._known.append((ref(module), name))
 
     def changed(self) -> list[torch.Tensor]:
-        """What the tick may have changed."""
+        """What may have changed since the last look."""
+        if not self.found:
+            self.find()
         found = []
         for i, (module, name) in enumerate(self._known):
             t = getattr(module(), "_buffers", {}).get(name)
@@ -59,6 +61,8 @@ class Statistics:
     def broken(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether one of these is non-finite. One that is infinite throughout was set back, as a minimum that begins
         anew; it is not looked at any more."""
+        if all_finite(tensors):
+            return False
         reset = {id(t) for t in tensors if bool(torch.isinf(t).all())}
         if reset:
             self._known = [k for k in self._known if id(getattr(k[0](), "_buffers", {}).get(k[1])) not in reset]

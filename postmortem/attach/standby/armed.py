@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.attach.standby.alone import among_others
 from postmortem.attach.standby.attempt import Attempt
+from postmortem.attach.standby.jump import JUMPS
 from postmortem.attach.standby.plan import Plan
 from postmortem.attach.standby.repeats import Repeats
 from postmortem.attach.standby.scene import Scene
@@ -51,6 +52,9 @@ def arm(record: Record, course: Course, order: Mapping[str, Any], tell: Callable
 
 def answer(scene: Scene, reply: Reply) -> dict[str, Any]:
     """What the traced tick shows."""
+    if scene.kind in JUMPS:
+        found = Culprit(cause="none", phase="none", how=("its samples are known only where it can be repeated",))
+        return {"repeated": False, "tick": scene.tick, "culprit": found.as_json()}
     if reply.failed or reply.traced is None or reply.traced.stage is None:
         why = reply.failed or "every loss, gradient and parameter is finite"
         found = Culprit(cause="none", phase="none", how=(f"run again and traced, the step did not fail: {why}",))

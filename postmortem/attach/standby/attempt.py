@@ -23,9 +23,9 @@ from postmortem.attach.capture.state import randomness, settings
 from postmortem.attach.flags import gradient_norm
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby import databases, files, loaders, others
-from postmortem.attach.standby.changes import Changes, notice_autocast, operator_by_operator
+from postmortem.attach.standby.changes import HALF, Changes, notice_autocast, operator_by_operator
 from postmortem.attach.standby.entries import Substitutes, Survey
-from postmortem.attach.standby.plan import Plan, Reply, bits
+from postmortem.attach.standby.plan import Plan, Reply, bits, total
 from postmortem.attach.standby.program import Program
 from postmortem.replay.recipe.user_errors import describe
 from postmortem.replay.rerun.session import Stage, Traced
@@ -77,9 +77,11 @@ class Attempt(Observer):
         """
         boundaries.exchange(self)
         self._fed = forked
+        self.plan.first = self.plan.first and not self.scene.program.broken()
         if forked:
             loaders.feed(self.scene.since)
             others.fall_silent()
+            others.close_network()
             files.keep_in_memory()
             databases.keep_in_memory()
             if "torch._dynamo" in sys.modules:
@@ -135,6 +137,9 @@ class Attempt(Observer):
     def tick(self, number: int) -> None:
         """The tick before the one at fault, or this one, has ended."""
         if not self.armed:
+            if self.plan.first and (what := self.scene.program.broken()):
+                self.reply.earlier = number, what
+                self._done("param")
             if listener.ticks == self.scene.tick:
                 self._arm()
             return
@@ -225,11 +230,9 @@ class Attempt(Observer):
             self._fail("a batch that was drawn ahead cannot be replaced")
             return held
         for t, value in zip(old, values, strict=True):
-            if t is value:
-                continue
-            t.data = value.data
-            if value.requires_grad:
-                t.requires_grad_()
+            if t is not value:
+                t.data = value.data
+                t.requires_grad_(t.requires_grad or value.requires_grad)
         return held
 
     # ---- the tick at fault
@@ -238,8 +241,7 @@ class Attempt(Observer):
         """Ends the attempt at a non-finite loss."""
         with _disable_current_modes(), torch.no_grad():
             original = before_scaling(loss)
-            whole = original.detach()
-            value = float((whole if whole.numel() == 1 else whole.sum()).abs() if whole.is_complex() else whole.sum())
+            value = total(original)
             self.reply.losses.append((listener.ticks, bits(value)))
             if not self.armed:
                 return
@@ -376,7 +378,7 @@ class Attempt(Observer):
             traced.seen = None if plan.after is None else plan.after(self.given)
             traced.close(plan.tracer, program.module_names())
             traced.update = program.update(*self._update, traced.names) if self._update and stage == "param" else None
-            reply.autocast = next((_KINDS[t] for t in self._types if t in _KINDS), None)
+            reply.autocast = next((HALF[t] for t in self._types if t in HALF), None)
         reply.met = [getattr(mode, "met", None) for mode in plan.modes]
         reply.drew = self._before is None or not Rng.capture().same(self._before)
         self._exit()
@@ -394,6 +396,3 @@ class Attempt(Observer):
             self.answer(self.reply)
         finally:
             os._exit(0)
-
-
-_KINDS = {torch.float16: "fp16", torch.bfloat16: "bf16"}

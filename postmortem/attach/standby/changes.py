@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from postmortem.replay.step.overrides import Overrides
 
 _AUTOCAST = torch.amp.autocast_mode.autocast
+HALF = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+"""What autocast may go to, by the names of `Reply.autocast`."""
 
 
 class Changes:

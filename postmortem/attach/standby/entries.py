@@ -6,6 +6,7 @@ any module make of data alone, and what operators that a gradient will go throug
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,27 @@ if TYPE_CHECKING:
 _BEGINS = ("lift_fresh", "slice", "split")
 """Views by which data enter a tick: `torch.tensor` of a list, and parts of a tensor that holds all of the data."""
 
+_CAST = "_to_copy"
+
+
+class _Places:
+    """The place of each operator in a tick, which is the same in another precision: casts come and go with autocast, so
+    that an operator is counted among those of its name, and a cast from the last operator on that is none."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+        self._others = self._casts = 0
+
+    def of(self, name: str) -> tuple[str, int, int]:
+        """That of the next operator, which has this name."""
+        if name == _CAST:
+            self._casts += 1
+            return name, self._others, self._casts
+        self._others, self._casts = self._others + 1, 0
+        self._seen[name] += 1
+        return name, self._seen[name], 0
+
+
 _graph_task = torch._C._current_graph_task_id
 
 
@@ -36,6 +58,7 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.passes = 0
         self.updating = False
         self._count = 0
+        self._operators = _Places()
         self._depth = 0
         self._places: dict[int, set[Key]] = {}
         """Address of a batch's tensor, or of its memory -> the batches."""
@@ -43,8 +66,10 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made: dict[int, list[Entry]] = {}
         """Memory of a tensor of data -> the operator outside of modules that wrote it, then those that made views."""
         self._inner: dict[int, list[Entry]] = {}
-        """Memory of what a module computed of data alone -> the entries that it was computed from."""
+        """Memory of what a module computed of data alone, or of a cast of data -> the entries that it comes from."""
         self._read: dict[tuple[int, int], Entry] = {}
+        self._learned: set[tuple[int, int]] = set()
+        """Those of `_read` that gradients go by: how many samples there are is told by these."""
         self._batches: dict[Key, int] = {}
         self._handles: list[Any] = []
         self._kept: list[torch.Tensor] = []  # so that no other tensor gets their memory
@@ -78,13 +103,21 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         index, self._count = self._count, self._count + 1
+        place = self._operators.of(info_of(func).name)
         out = func(*args, **kwargs)
         if _graph_task() == -1 and not self.updating:
             with _disable_current_modes():
-                self._look(index, func, flat(kwargs.values(), flat(args, [])), flat((out,), []))
+                self._look(index, place, func, flat(kwargs.values(), flat(args, [])), flat((out,), []))
         return out
 
-    def _look(self, index: int, func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+    def _look(
+        self,
+        index: int,
+        place: tuple[str, int, int],
+        func: Any,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+    ) -> None:
         keys = [storage_key(t) for t in inputs]
         batches = {key for t, storage in zip(inputs, keys, strict=True) for key in self._of_batch(t, storage)}
         if any(t.requires_grad for t in inputs):
@@ -92,7 +125,9 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._batches.setdefault(key, self.passes)
             for t, storage in zip(inputs, keys, strict=True):
                 if not t.requires_grad and t.dim():
-                    self._read.update({(e.index, e.at): e for e in self._entries_of(t, storage)})
+                    read = {(e.index, e.at): e for e in self._entries_of(t, storage)}
+                    self._read.update(read)
+                    self._learned.update(read if torch.is_grad_enabled() else ())
             for t in outputs:
                 self._forget(storage_key(t))
             return
@@ -109,13 +144,12 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 before = [e for t, key in zip(inputs, keys, strict=True) for e in self._entries_of(t, key)]
                 self._forget(storage)
                 self._comes_from[storage] = frozenset(batches)
-                if self._depth or (before and _fails(inputs, t)):
+                if self._depth or (before and (info.name == _CAST or _fails(inputs, t))):
                     self._inner[storage] = before
                     continue
             if whole.dim() and whole.layout == torch.strided and not batches:
-                made = Entry(
-                    index, info.name, at, self.passes, _alias(whole), int(whole.storage_offset()), whole.stride()
-                )
+                offset, stride = int(whole.storage_offset()), whole.stride()
+                made = Entry(index, info.name, at, self.passes, _alias(whole), offset, stride, place)
                 self._made.setdefault(storage, []).append(made)
 
     def _entries_of(self, t: torch.Tensor, storage: int) -> list[Entry]:
@@ -144,36 +178,38 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._batches:
             return Entered([(passes, key) for key, passes in self._batches.items()])
         entries = sorted(self._read.values(), key=lambda e: (e.index, e.at))
-        rows = next((e.values.shape[0] for e in entries if e.values.shape[0] > 1), 0)
+        learned = [e for e in entries if (e.index, e.at) in self._learned] or entries
+        rows = next((e.values.shape[0] for e in learned if e.values.shape[0] > 1), 0)
         entries = [e for e in entries if e.values.shape[0] == rows]
         return Entered([], [replace(e, values=e.values.detach().clone()) for e in entries])
 
 
 class Substitutes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While armed, `values` take the place of what the operators of `entries` make. missed: those that did not run."""
+    """While armed, `values` take the place of what the operators of `entries` make."""
+
+    refused = ""
 
     def __init__(self, entries: list[Entry], values: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._count = 0
-        self._at: dict[int, list[tuple[Entry, torch.Tensor]]] = {}
+        self._operators = _Places()
+        self._at: dict[tuple[str, int, int], list[tuple[Entry, torch.Tensor]]] = {}
         for entry, value in zip(entries, values, strict=True):
-            self._at.setdefault(entry.index, []).append((entry, value))
-        self.missed = ""
+            self._at.setdefault(entry.place, []).append((entry, value))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        index, self._count = self._count, self._count + 1
-        out = func(*args, **(kwargs or {}))
-        if index not in self._at:
-            return out
         info = info_of(func)
+        place = self._operators.of(info.name)
+        out = func(*args, **(kwargs or {}))
+        if place not in self._at:
+            return out
         with _disable_current_modes():
-            for entry, value in self._at[index]:
+            for entry, value in self._at.pop(place):
                 made = flat((out,), [])
-                if info.name != entry.name or entry.at >= len(made):
-                    self.missed = f"another operator makes the data ({info.name} instead of {entry.name})"
+                if entry.at >= len(made):
+                    self.refused = f"another operator makes the data ({info.name} with {len(made)} outputs)"
                 elif info.mutates:
                     if entry.values.shape != value.shape:
-                        self.missed = "the data are written in place, their number of samples cannot be changed"
+                        self.refused = "the data are written in place, their number of samples cannot be changed"
                     else:
                         memory = torch.empty(0, dtype=value.dtype, device=value.device)
                         memory.set_(made[entry.at].untyped_storage(), entry.offset, value.size(), entry.stride)
@@ -183,6 +219,14 @@ class Substitutes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 else:
                     out = type(out)(_alias(value) if o is made[entry.at] else o for o in out)
         return out
+
+    @property
+    def missed(self) -> str:
+        """Why some of the data were not replaced; empty where all were."""
+        if self.refused or not self._at:
+            return self.refused
+        name = next(iter(self._at))[0]
+        return f"an operator that makes data of the step did not run ({name})"
 
 
 def _alias(t: torch.Tensor) -> torch.Tensor:

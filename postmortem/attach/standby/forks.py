@@ -12,6 +12,7 @@ import gc
 import os
 import pickle
 import queue
+import random
 import select
 import signal
 import struct
@@ -34,8 +35,9 @@ _PAUSE_HARD = 2
 def fork() -> int:
     """`os.fork` of a process that may have computed with many threads; they compute in the child as in the parent.
 
-    The child is killed with its parent.
+    The child is killed with its parent. Its `random` goes on as in the parent: Python would seed it anew.
     """
+    drawn = random.getstate()
     paused = _pause_threads()
     parent = os.getpid()
     loop = sys.modules["asyncio"]._get_running_loop() if "asyncio" in sys.modules else None
@@ -51,6 +53,7 @@ def fork() -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if child == 0:
+        random.setstate(drawn)
         _stay_in(loop)
         _die_with(parent)
         if not paused:

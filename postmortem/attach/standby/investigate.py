@@ -3,6 +3,7 @@ stages of the diagnosis."""
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -42,14 +43,14 @@ def investigate(copy: Repeatable, request: Mapping[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         answer = _answer(copy, request)
-    return {**answer, "attempts": copy.asked, "seconds": round(time.monotonic() - began, 3)}
+    return {**answer, "what": copy.kind, "attempts": copy.asked, "seconds": round(time.monotonic() - began, 3)}
 
 
 def _answer(copy: Repeatable, request: Mapping[str, Any]) -> dict[str, Any]:
     if request["kind"] == "requested":
         _look(copy)
         return {"repeated": False, "tick": copy.tick, "capture": keep(copy, request)}
-    again = copy.ask(Plan())
+    again, request = _first_failing(copy, request)
     why = _differs(copy, again, request["losses"])
     if why:
         found = Culprit(cause="none", phase="none", how=(why,))
@@ -76,6 +77,23 @@ def _answer(copy: Repeatable, request: Mapping[str, Any]) -> dict[str, Any]:
     if several and (micro := _micro_batch(copy, case.samples.rows, found)) is not None:
         answer["micro_batch"] = micro
     return answer
+
+
+def _first_failing(copy: Repeatable, request: Mapping[str, Any]) -> tuple[Reply, Mapping[str, Any]]:
+    """The tick at fault, repeated, and the request up to it.
+
+    Parameters and buffers are looked at in some ticks only, so that an earlier one may have made them non-finite: of a
+    copy that is older, the first tick that did is the one at fault.
+    """
+    again = copy.ask(Plan(first=copy.kind not in JUMPS and copy.tick > request["forked"] + 1))
+    if again.earlier is not None:
+        copy.tick, copy.kind = again.earlier
+        later = {tick for tick, loss in request["losses"] if tick > copy.tick and math.isfinite(float.fromhex(loss))}
+        losses = [pair for pair in request["losses"] if pair[0] <= copy.tick]
+        course = request["course"][: len(request["course"]) - len(later)]
+        request = {**request, "losses": losses, "course": course}
+        again = copy.ask(Plan())
+    return again, request
 
 
 def _micro_batch(copy: Repeatable, rows: int, found: Culprit) -> int | None:

@@ -29,7 +29,8 @@ class Plan:
 
     until: where the tick at fault ends early. modes, mask, change, after: as in `Session`. survey: look which tensors
     enter the tick. unfused: as in `Session`. once: it is the failing step itself, which cannot be repeated.
-    begin: called when the tick begins, for a capture; returns why it failed.
+    begin: called when the tick begins, for a capture; returns why it failed. first: ends at the first tick from the
+    copy on that leaves parameters or buffers non-finite, also where that is an earlier one.
     """
 
     overrides: Overrides = NOTHING
@@ -43,6 +44,7 @@ class Plan:
     unfused: bool = False
     once: bool = False
     begin: Callable[[Program], str] | None = None
+    first: bool = False
 
     @property
     def plain(self) -> bool:
@@ -59,7 +61,8 @@ class Reply:
     pass of it, where that is asked for. failed: why it could not be run. met: of the modes. drew: random numbers
     were drawn in the tick. passes: backward passes that had begun in the tick. For a capture: held, the batches drawn
     before the tick; drawn, those in it, each with the state of the generators after it; settings, by optimizer (named
-    by the parameters it updates), those of its update.
+    by the parameters it updates), those of its update. earlier: the tick before the one at fault that already leaves
+    parameters or buffers non-finite, and which of both ("parameter", "buffer").
     """
 
     stage: Stage | None = None
@@ -76,13 +79,15 @@ class Reply:
     held: list[Key] = field(default_factory=list)
     drawn: list[tuple[Key, Any]] = field(default_factory=list)
     settings: list[tuple[list[str], list[dict[str, Any]]]] = field(default_factory=list)
+    earlier: tuple[int, str] | None = None
 
 
 @dataclass(slots=True)
 class Entry:
     """A tensor of data that an operator of the tick made, outside of any module, and that the model or the loss reads.
 
-    index, name: of the operator, and `at` the place of the tensor among its outputs. passes: backward passes before it.
+    index, name: of the operator, and `at` the place of the tensor among its outputs. place: where another run of the
+    tick finds it. passes: backward passes before it.
     offset, stride: in the memory that the operator wrote, of which an in-place one may have been given a part only.
     """
 
@@ -93,6 +98,7 @@ class Entry:
     values: torch.Tensor
     offset: int = 0
     stride: tuple[int, ...] = ()
+    place: tuple[str, int, int] = ("", 0, 0)
 
 
 @dataclass(slots=True)
@@ -102,6 +108,12 @@ class Entered:
 
     batches: list[tuple[int, Key]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
+
+
+def total(loss: torch.Tensor) -> float:
+    """The value of a loss as one number."""
+    whole = loss.detach()
+    return float((whole if whole.numel() == 1 else whole.sum()).abs() if whole.is_complex() else whole.sum())
 
 
 def bits(loss: float) -> str:

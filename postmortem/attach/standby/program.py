@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from postmortem.attach.measure.reductions import all_finite
 from postmortem.replay.rerun.session import Update, mask_values
 from postmortem.replay.step.batches import tensors_in
 from postmortem.replay.step.names import plain_name
@@ -99,6 +100,13 @@ class Program:
         ours = {id(p) for o in self.optimizers for g in o.param_groups for p in g["params"]}
         found = {n: p for n, p in self.parameters.items() if n in trained or id(p) in ours}
         return found | {n: b for n, b in self._of_trained(self._held_now()).items() if n in self._finite}
+
+    def broken(self) -> Literal["", "parameter", "buffer"]:
+        """What is non-finite now: a parameter that an optimizer updates, or a buffer that was finite."""
+        if not all_finite(p for o in self.optimizers for g in o.param_groups for p in g["params"]):
+            return "parameter"
+        held = self._of_trained(self._held_now())
+        return "" if all_finite(b for n, b in held.items() if n in self._finite) else "buffer"
 
     def optimizer_tensors(self) -> list[tuple[str, torch.Tensor]]:
         """(name of the parameter, tensor) of the optimizers' state."""

@@ -21,6 +21,7 @@ from postmortem.attach.capture.state import set_randomness, set_settings
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby.attempt import Attempt
 from postmortem.attach.standby.given import Given, State, clone
+from postmortem.attach.standby.jump import JUMPS
 from postmortem.attach.standby.known import Known
 from postmortem.attach.standby.plan import Plan, Reply
 from postmortem.attach.standby.scene import Repeatable, Scene
@@ -107,7 +108,7 @@ class Repeats(Repeatable):
         self._tries = 0
         if self.given.first:
             first = self._fallback(self, reply)
-            if first["culprit"]["phase"] == "none":
+            if first["culprit"]["phase"] == "none" and self.kind not in JUMPS:
                 self._tell(first)
                 os._exit(0)
             self.given.keep()

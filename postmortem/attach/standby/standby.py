@@ -22,7 +22,7 @@ from postmortem.attach.sandbox import descriptors
 from postmortem.attach.standby.alone import among_others, can_be_alone
 from postmortem.attach.standby.forks import end, fork, heard, receive, send
 from postmortem.attach.standby.loaders import Record
-from postmortem.attach.standby.plan import bits
+from postmortem.attach.standby.plan import bits, total
 from postmortem.attach.standby.shards import gathered
 from postmortem.replay.roll.level import COURSE
 
@@ -106,9 +106,7 @@ class Standby(Observer):
         self._passes += 1
         if self._copy is not None:
             with torch.no_grad():
-                value = before_scaling(loss).detach()
-                whole = (value if value.numel() == 1 else value.sum()).abs() if value.is_complex() else value.sum()
-                self._losses.append((listener.ticks, bits(float(whole))))
+                self._losses.append((listener.ticks, bits(total(before_scaling(loss)))))
 
     def abandoned(self, loss: torch.Tensor) -> None:
         """Records a loss that the program leaves out."""

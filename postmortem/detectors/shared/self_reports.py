@@ -41,7 +41,8 @@ def reported_nonfinite(detector: BaseDetector, view: View, *, gradients: bool) -
     alone = [e for e in reports if not _handled(e, skipped)]
     if alone:
         first = alone[0]
-        severity: Severity = "error" if _last_word(view, first) or _stands_since(view, first) else "warning"
+        lost = _last_word(view, first) or _stands_since(view, first) or _spoils_weights(first)
+        severity: Severity = "error" if lost else "warning"
         yield _finding(detector, view, first, alone, severity)
     elif skipped and not gradients:
         first = skipped[0]
@@ -58,6 +59,11 @@ def _handled(report: Event, skipped: list[Event]) -> bool:
         s.file == report.file and None not in (s.line, report.line) and 0 <= s.line - report.line <= _HANDLED_WITHIN  # type: ignore[operator]
         for s in skipped
     )
+
+
+def _spoils_weights(event: Event) -> bool:
+    """Whether `postmortem run` saw non-finite parameters, which no later step mends, or stopped the training."""
+    return event.source == "watch" and (event.fields.get("fault") == "parameter" or bool(event.fields.get("stopped")))
 
 
 def _last_word(view: View, event: Event) -> bool:
@@ -97,7 +103,9 @@ def _finding(detector: BaseDetector, view: View, event: Event, all_of: list[Even
     count = sum(int(e.fields.get("count", 1)) for e in all_of)
     where = f"line {event.line} of {event.file.rsplit('/', 1)[-1]}" if event.line is not None else "the log"
     also = f", which names {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}" if names else ""
-    if event.kind == "update-skipped":
+    if event.source == "watch":
+        text = f"`postmortem run` saw it at step {event.step}"
+    elif event.kind == "update-skipped":
         text = f"{count} step{'s' if count > 1 else ''} skipped for a non-finite value, as {where} reports"
     else:
         text = f"The program reports {event.fields.get('value', 'NaN')} in words ({where}{also})"

@@ -268,8 +268,12 @@ class Story:
             return Rerun(captured)
         unknown = any(c.step is None and c.finite is None for c in self._view.checkpoints)  # a replay looks into them
         path = checkpoint.path if checkpoint is not None else None
-        named = step if self._in_the_log else None
+        named = step if self._in_the_log and not self._at_an_epoch() else None
         return rerun(self._view.run, named, path, startable=checkpoint is not None or unknown)
+
+    def _at_an_epoch(self) -> bool:
+        """Whether the log places the root finding by an epoch: no step is known to go to."""
+        return any(s.epoch is not None for s in self._view.series if s.tag == self._root.tag)
 
     def _from_the_beginning(self, again: Rerun, good: int | None) -> str:
         weights = f"from step {good} or earlier" if good is not None else "from before the fault"

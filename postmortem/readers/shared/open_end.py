@@ -33,7 +33,12 @@ def last_number(text: str, before: Sequence[str]) -> LastLine:
 
 
 def last_line(line: str, before: Sequence[str]) -> LastLine:
-    """Whether a line without a line end is whole, by the lines before it. One of another kind counts as whole."""
+    """Whether a line without a line end is whole, by the lines before it. One of another kind counts as whole.
+
+    A line that is all there is may be cut anywhere, so that nobody knows of a number at its end.
+    """
+    if not before:
+        return last_number(line, before)
     kind = _DIGITS.sub("0", line)
     kinds = [_DIGITS.sub("0", other) for other in before]
     if alike := [other for other, its in zip(before, kinds, strict=True) if its == kind]:

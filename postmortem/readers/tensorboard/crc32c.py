@@ -1,8 +1,7 @@
 """CRC32C (Castagnoli), one message at a time and for many messages of one length at once.
 
 The checksum is affine over GF(2): for messages of equal length crc(a) ^ crc(b) depends on a ^ b alone, and is the
-exclusive or of one table entry per byte that differs. `position_tables` are those entries. TFRecord files store
-the checksum rotated and offset ("masked"), as defined in tensorflow/core/lib/hash/crc32c.h.
+exclusive or of one table entry per byte that differs. `position_tables` are those entries.
 """
 
 from __future__ import annotations
@@ -10,25 +9,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import google_crc32c
 import numpy as np
+
+from postmortem.readers.shared.crc32c import MASK_DELTA
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _POLYNOMIAL = 0x82F63B78  # reflected
-_MASK_DELTA = 0xA282EAD8
-
-
-def masked(data: bytes | NDArray[np.uint8]) -> int:
-    """The masked CRC32C of `data`, as stored in the file."""
-    crc = int(google_crc32c.value(data))
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def unmask(stored: Any) -> Any:
     """The CRC32C of masked stored values, uint32[n] -> uint32[n]."""
-    rotated = stored - np.uint32(_MASK_DELTA)
+    rotated = stored - np.uint32(MASK_DELTA)
     return (rotated >> np.uint32(17)) | (rotated << np.uint32(15))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from postmortem.readers.tensorboard.crc32c import masked
+from postmortem.readers.shared.crc32c import masked
 
 if TYPE_CHECKING:
     import numpy as np

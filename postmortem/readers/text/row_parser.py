@@ -35,6 +35,10 @@ _GLUED = re.compile(  # a pattern that begins with characters is searched for fa
 )
 _BAR = re.compile(r"\d/[\d?]{1,15} \[[^\]\[]{5,60}(?:it/s|s/it)[^\]\[]{0,300}\](?=\s{0,40}[A-Za-z\d]\S*[ :=][^\n]*\d)")
 """A bar that a print follows without a line break, as where the bar was not closed."""
+_COUNTED = re.compile(
+    r"(?P<before>\s{0,4}[\[(]?(?:[A-Za-z]{1,12}[ :#=]{0,3})?)(?P<n>\d{1,9})(?P<after>[\])]?\W{0,3}[A-Za-z]\w*\W)"
+)
+"""A position and the first name after it, at the start of a line."""
 _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
 _QUIET_LEVELS = {"WARNING", "ERROR", "CRITICAL"}
 
@@ -180,8 +184,20 @@ def _pieces(text: str) -> list[str]:
     """The rows that a line holds, one after the other without a line break between them."""
     if "]" in text and (bar := _BAR.search(text)) is not None:
         return [text[: bar.end()], *_pieces(text[bar.end() :])]
-    cuts = [found.end() for found in _GLUED.finditer(text)]
+    cuts = [found.end() for found in _GLUED.finditer(text)] or _next_counts(text)
     return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])] if cuts else [text]
+
+
+def _next_counts(text: str) -> list[int]:
+    """Where a row begins that counts on: ``[10] loss: 0.3 [11] loss: 0.2``, of a print that ends no line."""
+    first = _COUNTED.match(text)
+    if first is None or text.find(first["after"], first.end()) < 0:
+        return []
+    again = re.compile(rf"{re.escape(first['before'].lstrip())}(\d{{1,9}}){re.escape(first['after'])}")
+    found = list(again.finditer(text, first.end()))
+    counts = [int(first["n"]), *(int(match[1]) for match in found)]
+    gaps = {b - a for a, b in pairwise(counts)}
+    return [match.start() for match in found] if len(gaps) == 1 and gaps.pop() > 0 else []
 
 
 def _has_content(record: Record) -> bool:

@@ -134,7 +134,7 @@ class _Search:
         healthy = [i for i in probes if alone[i] is False]
         if not healthy:
             if all(alone.values()) and self.without(range(size // 2, size)) and self.without(range(size // 2)):
-                return None, "each sample that was tried makes the step fail on its own"
+                return None, "no particular one: with copies of any sample that was tried the step fails as well"
             return self.together()
         if size >= _LARGE and self.run(lambda s: s.only(healthy[:1])):
             return self.together()  # even copies of a healthy sample fail

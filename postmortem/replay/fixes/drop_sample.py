@@ -37,6 +37,19 @@ class DropSample(BaseFix):
         """The batch without the samples."""
         return Overrides(batch=case.samples.drop(case.found.samples or ()))
 
+    def attempt(self, case: Case) -> Culprit:
+        """Where the step does not run with fewer samples, a healthy one takes the place of each."""
+        fails, remark = case.fails(self.change(case))
+        what, found = self.describe(case), list(case.found.samples or ())
+        rest = [i for i in range(case.samples.size) if i not in set(found)]
+        if fails is None and rest:
+            fails, again = case.fails(Overrides(batch=case.samples.replace(found, rest)))
+            if fails is False:
+                what = f"{what} (with a healthy one in its place, as the step does not run with fewer)"
+            remark = again if fails is False else remark
+        cured = fails is False
+        return case.with_fix(self.name, cured=cured, how=what + remark, loss=case.reruns.loss if cured else None)
+
     def describe(self, case: Case) -> str:
         """Names the samples."""
         samples = case.found.samples or ()

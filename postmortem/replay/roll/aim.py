@@ -59,7 +59,10 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
 
     If a divergence begins at the requested step in the log, it is the target: it shows only some steps later.
     """
-    findings = [f for f in report.findings if f.severity != "info" and f.step is not None] if report is not None else []
+    # a value that the log places by an epoch, where it counts steps too, does not name a step to go to
+    only_epochs = view is not None and view.run.step_axis == "epoch"
+    known = [f for f in report.findings if f.unit == "step" or only_epochs] if report is not None else []
+    findings = [f for f in known if f.severity != "info" and f.step is not None]
     roles = view.run.roles if view is not None else {}
     bad = [
         f

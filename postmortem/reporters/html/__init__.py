@@ -19,7 +19,8 @@ from postmortem.reporters.html.charts import chart_data, has_chart
 from postmortem.reporters.html.fragment import STYLE, fragment, not_read, run_html
 from postmortem.reporters.html.parts import code_html, escaped, headline_html, meanings, verdict_tag
 from postmortem.reporters.shared.culprit_words import brief, leads
-from postmortem.reporters.shared.outline import cause, folded, onset, totals, worst_first
+from postmortem.reporters.shared.onset import onset
+from postmortem.reporters.shared.outline import cause, folded, totals, worst_first
 from postmortem.reporters.shared.words import count
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.model import SEVERITIES
-from postmortem.reporters.shared.outline import folded, onset
+from postmortem.reporters.shared.onset import onset_place
+from postmortem.reporters.shared.outline import folded
 from postmortem.reporters.shared.panels import panel_of
 from postmortem.reporters.shared.words import clean
 
@@ -41,14 +42,15 @@ def _run(run: RunReport, every: int) -> dict[str, Any] | None:
     if run.drawing is None:
         return None
     bad = run.verdict in ("failed", "suspect")
-    start = onset(run) if bad else None
+    start = onset_place(run) if bad else None
     return {
         "name": clean(run.name, 80),
         "series": [_series(c, start, every) for c in run.drawing.curves],
         "onset": start,
         "band": _band(run, start) if bad else None,
         "marks": [
-            [f.step, clean(f.name), f.severity, clean(f.message, 160), clean(f.code)] for f in _marked(run.findings)
+            [run.drawing.places.get(f.id, f.step), clean(f.name), f.severity, clean(f.message, 160), clean(f.code)]
+            for f in _marked(run.findings)
         ],
         "restarts": list(run.drawing.restarts[:50]),
         "checkpoints": [[c.step, c.finite] for c in run.checkpoints if c.step is not None][:200],
@@ -62,7 +64,9 @@ def _band(run: RunReport, start: int | None) -> list[int] | None:
     if start is None or root is None or run.drawing is None:
         return None
     found = [*root.members, *(f for fold in root.consequences for f in fold.members)]
-    ends = [f.end_step for f in found if f.end_step is not None and f.tag is not None]
+    ends = [
+        f.end_step for f in found if f.end_step is not None and f.tag is not None and f.id not in run.drawing.places
+    ]
     for curve in run.drawing.curves:
         after = [v for step, v in zip(curve.step, curve.value, strict=True) if step >= start]
         if after and not any(map(math.isfinite, after)):

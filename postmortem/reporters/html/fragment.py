@@ -25,6 +25,7 @@ from postmortem.reporters.html.parts import (
 )
 from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import actions, from_run, leads
+from postmortem.reporters.shared.onset import onset, onset_unit
 from postmortem.reporters.shared.outline import (
     CLAIMS,
     about,
@@ -36,7 +37,6 @@ from postmortem.reporters.shared.outline import (
     folded,
     no_checkpoint,
     notable_events,
-    onset,
     problem_line,
     problem_lists,
     totals,
@@ -153,7 +153,8 @@ def _group(group: Group, anchors: dict[int, str]) -> str:
 
 def _at(run: RunReport) -> str:
     step = onset(run) if run.verdict in ("failed", "suspect") else None
-    return "" if step is None else f' <span class="dim">@{step}</span>'
+    unit = "epoch " if onset_unit(run) == "epoch" else ""
+    return "" if step is None else f' <span class="dim">@{unit}{step}</span>'
 
 
 # --- one run
@@ -204,7 +205,7 @@ def _evidence_of(run: RunReport) -> str:
     if leads(run):
         cured = run.culprit is not None and run.culprit.established == "cured"
         now = "the culprit above takes its place" if cured else "see the culprit above"
-        title = f"From the log alone, before the replay: {CLAIMS[diagnosis.strength].lower()}; {now}"
+        title = f"From the log alone, without the culprit: {CLAIMS[diagnosis.strength].lower()}; {now}"
         return f'<details class="before"><summary>{title}</summary>{_claim(run)}{lists}</details>'
     return lists + items("Would disprove it", [escaped(text) for text in diagnosis.disprove])
 
@@ -233,15 +234,15 @@ def _facts(run: RunReport) -> str:
     first = onset(run)
     folds = folded(run)
     after = "after " if folds and after_step(run, folds[0].first) else ""
-    facts = [("First finding", "–" if first is None else f"{after}step {first}")]
+    facts = [("First finding", "–" if first is None else f"{after}{onset_unit(run)} {first}")]
     story = run.diagnosis
     if story and (story.last_good_step is not None or story.last_good_checkpoint):
-        step = "unknown" if story.last_good_step is None else f"step {story.last_good_step}"
+        step = "unknown" if story.last_good_step is None else f"{run.unit} {story.last_good_step}"
         facts.append(("Last good step", step))
         path = escaped(story.last_good_checkpoint or "").replace("/", "/<wbr>")
         saved = f"<code>{path}</code>{_known_of(run, story.last_good_checkpoint)}" if path else no_checkpoint(run)
         facts.append(("Last good checkpoint", saved))
-    facts.append(("End of the log", "no steps" if run.last_step is None else f"step {run.last_step}"))
+    facts.append(("End of the log", "no steps" if run.last_step is None else f"{run.unit} {run.last_step}"))
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
     return f'<dl class="facts">{cells}</dl>'
 
@@ -283,8 +284,8 @@ def _values(around: Sequence[Around], *, curves: bool, onset: bool) -> str:
     if not around:
         return ""
     rows = "".join(
-        f'<tr><td><code>{escaped(a.tag, 120)}</code></td><td class="n">{number(a.before)}{_step(a.before_step)}</td>'
-        f'<td class="n"><b>{at_onset(a)}</b>{_step(a.at_step if a.at_step != a.before_step else None)}</td>'
+        f'<tr><td><code>{escaped(a.tag, 120)}</code></td><td class="n">{number(a.before)}{_step(a, a.before_step)}</td>'
+        f'<td class="n"><b>{at_onset(a)}</b>{_step(a, a.at_step if a.at_step != a.before_step else None)}</td>'
         f"{f'<td>{curve(a)}</td>' if curves else ''}</tr>\n"
         for a in around
     )
@@ -293,8 +294,8 @@ def _values(around: Sequence[Around], *, curves: bool, onset: bool) -> str:
     return f'<table class="values"><tr>{first}</tr>\n{rows}</table>'
 
 
-def _step(step: int | None) -> str:
-    return "" if step is None else f'<br><span class="dim">step {step}</span>'
+def _step(around: Around, step: int | None) -> str:
+    return "" if step is None else f'<br><span class="dim">{around.unit} {step}</span>'
 
 
 def _fold(fold: Fold, run: RunReport) -> str:

@@ -134,7 +134,7 @@ def place(fold: Fold, run: RunReport) -> str:
     if ranks:
         words.append(f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {len(ranks)} ranks, first rank {ranks[0]}")
     if first.step is not None:
-        words.append(f"{'after' if after_step(run, first) else 'at'} step {first.step}")
+        words.append(f"{'after' if after_step(run, first) else 'at'} {first.unit} {first.step}")
     return " ".join(words)
 
 
@@ -223,7 +223,7 @@ def explained(run: RunReport, limit: int = 0) -> list[str]:
         if incident(run.culprit) is not None:
             lines.append(f"What happened: {clean(happened(run.culprit), limit)}")
     if run.diagnosis:
-        before = "From the log alone, before the replay that found the culprit: " if lines else ""
+        before = "From the log alone, without the culprit: " if lines else ""
         lines.append(f"{before}{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary, limit)}")
     return lines
 
@@ -233,12 +233,6 @@ def name_among_others(run: RunReport, limit: int = 0) -> str:
     where = PurePath(run.path).name
     name = clean(run.name, limit)
     return name if run.name in run.path or where in run.name else f"{name} ({clean(where)})"
-
-
-def onset(run: RunReport) -> int | None:
-    """The step of the root finding."""
-    folds = folded(run)
-    return folds[0].first.step if folds else None
 
 
 def triage(report: Report) -> tuple[Group, ...]:
@@ -284,7 +278,7 @@ def at_onset(around: Around) -> str:
 
 def about(run: RunReport) -> str:
     """The run in numbers: steps, sources with their points, end of run."""
-    parts = [f"steps {run.first_step} to {run.last_step}"] if run.last_step is not None else ["no steps"]
+    parts = [f"{run.unit}s {run.first_step} to {run.last_step}"] if run.last_step is not None else ["no steps"]
     parts += [f"{clean(s.kind)} ({count(s.points, 'point')})" if s.points else clean(s.kind) for s in run.sources]
     return " · ".join([*parts, ENDED[run.ended]])
 

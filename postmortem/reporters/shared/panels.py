@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from postmortem.core.printable import number
-from postmortem.reporters.shared.outline import onset
+from postmortem.reporters.shared.onset import onset, onset_place, onset_unit
 from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def panels(run: RunReport) -> str:
         return ""
     first, last = min(c.step[0] for c in curves), max(c.step[-1] for c in curves)
     axis = _Steps(first, max(last, first + 1))
-    start = onset(run) if run.verdict in ("failed", "suspect") else None
+    start = onset_place(run) if run.verdict in ("failed", "suspect") else None
     named = [(name, list(group)) for name, group in groupby(sorted(curves, key=_order), key=panel_of)]
     parts = [_panel(name, group, axis, _TOP + i * (_HEIGHT + _GAP)) for i, (name, group) in enumerate(named)]
     bottom = _TOP + len(named) * (_HEIGHT + _GAP) - _GAP
@@ -64,8 +64,8 @@ def panels(run: RunReport) -> str:
         parts.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}" stroke="{_FAULT}" stroke-dasharray="4 3"/>'
         )
-        parts.append(_text(x, 11, f"step {start}", "middle", _FAULT))
-    label = escape(f"{clean(run.name, 80)}: {', '.join(name for name, _ in named)} over steps {first} to {last}")
+        parts.append(_text(x, 11, f"{onset_unit(run)} {onset(run)}", "middle", _FAULT))
+    label = escape(f"{clean(run.name, 80)}: {', '.join(name for name, _ in named)} over {run.unit}s {first} to {last}")
     return (
         f'<svg role="img" aria-label="{label}" viewBox="0 0 {_WIDTH} {bottom + 22}" width="{_WIDTH}" '
         f'style="max-width:100%;height:auto"><title>{label}</title>{"".join(parts)}</svg>'

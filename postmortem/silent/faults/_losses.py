@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
+from math import log
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.facts import LossComputed, Place
@@ -13,10 +15,12 @@ from postmortem.silent.source import source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from postmortem.silent.facts import Backward
     from postmortem.silent.look import Look
 
 SEEN = 3
 """So often a loss has to be seen."""
+_PLAIN = ("NllLoss", "BinaryCrossEntropy", "MseLoss")
 MOST = 0.8
 """In so many of those that were looked at."""
 
@@ -65,3 +69,22 @@ def line_of(loss: LossComputed) -> Place | None:
 
 def _named(target: ast.AST, names: set[str]) -> bool:
     return isinstance(target, ast.Name) and target.id in names
+
+
+def plain(backward: Backward) -> bool:
+    """Whether the loss is the mean of one of the usual functions, with nothing added."""
+    return bool(backward.nodes) and backward.nodes[0].startswith(_PLAIN)
+
+
+def constant_prediction(look: Look) -> float | None:
+    """The loss of the best answer that is the same for all samples: entropy in nats, or variance."""
+    trained = [x for x in look.of(LossComputed) if x.trained]
+    classes: Counter[str] = Counter()
+    for loss in trained:
+        if loss.name in ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"):
+            classes.update(loss.labels)
+    whole = sum(classes.values())
+    if whole:
+        return -sum(n / whole * log(n / whole) for n in classes.values()) or None
+    spreads = [x.values["spread"] for x in trained if x.name == "mse_loss" and "spread" in x.values]
+    return fmean(spreads) or None if len(spreads) > 2 else None

@@ -48,8 +48,10 @@ class GraphDetached(BaseFault):
             raise NotChecked("no step of an optimizer was seen")
         for optimizer, steps in look.stepped.items():
             held = look.held_by(optimizer)
-            if len(steps) < _STEPS or not look.reached.intersection(held):
-                continue  # nothing of it is reached: that is the order of the step, or another fault
+            if len(steps) < _STEPS or not look.reached:
+                continue  # no backward pass was seen
+            if not look.reached.intersection(held) and any(s.none < s.parameters for s in steps):
+                continue  # it has gradients of another origin
             frozen = look.frozen
             cut = [p for p in held if p not in look.reached and p not in frozen and p in look.owners]
             cut = [p for p in cut if not look.moved.get(p)]  # an average that the program updates itself

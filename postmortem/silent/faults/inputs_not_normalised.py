@@ -4,8 +4,10 @@ from statistics import median_high
 from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
+from postmortem.silent.facts import Backward
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._inputs import training_inputs
+from postmortem.silent.faults._losses import constant_prediction, plain
 from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import LayerInput
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 _SEEN = 3
 _APART = 1e3
+_APART_AND_LOST = 1e2
+_FAR = 2.0
+_WARM = 20
 _CALM = ("Norm", "Embedding", "Whitening")
 """Types of first layers to which the scale does not matter."""
 
@@ -27,7 +32,8 @@ class InputsNotNormalised(BaseFault):
     saturate the first layer.
 
     How it is found: the columns of a tabular input have sizes (root mean square) that differ by a factor of 1000 or
-    more, or all columns have a size above 1000; and the first layer of the model is not a normalisation.
+    more, or all columns have a size above 1000; and the first layer of the model is not a normalisation. A factor of
+    100, or sizes above 100, count where the training loss also stays above twice that of a constant prediction.
 
     Not blamed: models that begin with batch norm, layer norm or an embedding, or that scale the inputs themselves
     before their first layer; constant columns.
@@ -53,17 +59,19 @@ class InputsNotNormalised(BaseFault):
                 continue
             judged = True
             small, large = _usual(sizes)
-            apart = large >= _APART * small
-            if any(word in first for word in _CALM) or not _unlike(small, large):
+            lost = _lost(look) if not _unlike(small, large) else ""
+            limit = _APART_AND_LOST if lost else _APART
+            if any(word in first for word in _CALM) or not _unlike(small, large, limit):
                 continue
-            if got and not _unlike(*_usual(got)):
+            if got and not _unlike(*_usual(got), limit):
                 continue  # the model scales them itself
             what = "columns" if len(seen[0].shape) == 2 else "elements"
-            how = f"a factor of {large / small:.2g} apart" if apart else "all larger than 1000"
+            apart = large >= limit * small
+            how = f"a factor of {large / small:.2g} apart" if apart else f"all larger than {limit:.0f}"
             yield self.blame(
                 seen[0].at,
                 f"the {what} of the inputs {list(seen[0].shape)} have sizes from {small:.2g} to {large:.2g}, {how}, "
-                f"in {len(sizes)} batches; the first layer is {first}",
+                f"in {len(sizes)} batches; the first layer is {first}{lost}",
                 confirm="print x.mean(0) and x.std(0) of a batch, and train once with (x - mean) / std",
                 smallest=small,
                 largest=large,
@@ -77,5 +85,14 @@ def _usual(sizes: Sequence[Sequence[float]]) -> tuple[float, float]:
     return median_high(s[0] for s in sizes), median_high(s[1] for s in sizes)
 
 
-def _unlike(small: float, large: float) -> bool:
-    return large >= _APART * small or small >= _APART
+def _unlike(small: float, large: float, limit: float = _APART) -> bool:
+    return large >= limit * small or small >= limit
+
+
+def _lost(look: Look) -> str:
+    """What is to be said of a loss that stays far above the one that needs no inputs; "" of another one."""
+    losses = [b.loss for b in look.of(Backward) if b.loss is not None and plain(b) and b.step >= _WARM]
+    alone = constant_prediction(look)
+    if alone is None or len(losses) < _WARM or median_high(losses) < _FAR * alone:
+        return ""
+    return f"; the loss has a median of {median_high(losses):.3g}, where a constant prediction has {alone:.3g}"

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-import ast
-from collections import Counter, defaultdict
-from itertools import pairwise
-from math import log
+from collections import defaultdict
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from postmortem.silent.facts import Backward, LoaderBegun, LossComputed, Place
+from postmortem.silent.facts import Backward, LoaderBegun, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._inputs import loaders
-from postmortem.silent.source import called, source
+from postmortem.silent.faults._losses import constant_prediction, plain
+from postmortem.silent.faults._pairs import apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +22,6 @@ _CHANCE = 0.93
 """Of the loss that the labels alone would give: what an early part of the training stays above."""
 _LATE = 0.75
 """The same for its end, when it may have learnt samples by heart."""
-_PERMUTES = {"randperm", "permutation", "permuted", "shuffle"}
-_LOSSES = ("NllLoss", "BinaryCrossEntropy", "MseLoss")
 
 
 @fault
@@ -34,8 +30,9 @@ class LabelsMisaligned(BaseFault):
     samples.
 
     How it is found: the training loss stays at the value of a predictor that ignores its input (the entropy of the
-    labels or the variance of the targets), and inputs and labels are handled separately: the source permutes or slices
-    two tensors one after the other, each differently, or reads two shuffling loaders together.
+    labels or the variance of the targets), and inputs and labels are handled separately: the source permutes, draws or
+    slices two tensors one after the other, each differently, or permutes one of two tensors whose rows it uses
+    together, or reads two shuffling loaders together.
 
     Not blamed: a target that cannot be predicted, if inputs and labels are handled together.
 
@@ -50,15 +47,15 @@ class LabelsMisaligned(BaseFault):
     checks = "the training loss falls below that of a constant prediction"
 
     def blames(self, look: Look) -> Iterator[Blame]:
-        losses = [b for b in look.of(Backward) if b.loss is not None and _plain(b)]
+        losses = [b for b in look.of(Backward) if b.loss is not None and plain(b)]
         early = [b.loss for b in losses if _WARM <= b.step < 100 and b.loss is not None]
-        alone = _alone(look)
+        alone = constant_prediction(look)
         if len(early) < _STEPS or alone is None:
             raise NotChecked(f"fewer than {_STEPS} steps with a plain loss of labels were seen")
         late = fmean([b.loss for b in losses if b.loss is not None][-8:])
         if fmean(early) < _CHANCE * alone or late < _LATE * alone:
             return
-        found = _together(look) or next((f for f in (_apart(file) for file in _files(losses)) if f), None)
+        found = _together(look) or next((f for f in (apart(file) for file in _files(losses)) if f), None)
         if found is None:
             raise NotChecked("the loss does not fall below that of a constant prediction, for an unknown reason")
         at, why = found
@@ -70,25 +67,6 @@ class LabelsMisaligned(BaseFault):
             loss=fmean(early),
             labels_alone=alone,
         )
-
-
-def _plain(backward: Backward) -> bool:
-    """Whether the loss is the mean of one of the usual functions, with nothing added."""
-    return bool(backward.nodes) and backward.nodes[0].startswith(_LOSSES)
-
-
-def _alone(look: Look) -> float | None:
-    """The loss of the best answer that is the same for all samples: entropy in nats, or variance."""
-    trained = [x for x in look.of(LossComputed) if x.trained]
-    classes: Counter[str] = Counter()
-    for loss in trained:
-        if loss.name in ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"):
-            classes.update(loss.labels)
-    whole = sum(classes.values())
-    if whole:
-        return -sum(n / whole * log(n / whole) for n in classes.values()) or None
-    spreads = [x.values["spread"] for x in trained if x.name == "mse_loss" and "spread" in x.values]
-    return fmean(spreads) or None if len(spreads) > 2 else None
 
 
 def _together(look: Look) -> tuple[Place | None, str] | None:
@@ -104,37 +82,3 @@ def _together(look: Look) -> tuple[Place | None, str] | None:
 
 def _files(losses: list[Backward]) -> list[str]:
     return list(dict.fromkeys(b.at.file for b in losses if b.at is not None))
-
-
-def _apart(file: str) -> tuple[Place, str] | None:
-    """Two statements, one after the other, that permute or cut two names in different ways."""
-    tree = source(file).tree
-    for block in _blocks(tree) if tree is not None else ():
-        ways = [(s, *way) for s in block if (way := _way(s)) is not None]
-        for (_, name, kind, index), (second, other, same, differs) in pairwise(ways):
-            if name != other and kind == same and (kind == "permutes" or index != differs):
-                return Place(file, second.lineno), f"the source {kind} {name} and {other} differently"
-    return None
-
-
-def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
-    for node in ast.walk(tree):
-        for field in ("body", "orelse"):
-            block = getattr(node, field, None)
-            if isinstance(block, list):
-                yield [s for s in block if isinstance(s, ast.stmt)]
-
-
-def _way(statement: ast.stmt) -> tuple[str, str, str] | None:
-    """(name, "permutes" or "cuts", index) of `x = x[randperm(n)]`, `shuffle(x)`, `x = x[3:]`."""
-    if isinstance(statement, ast.Expr) and called(statement.value) == "shuffle":
-        given: Any = statement.value
-        return (ast.unparse(given.args[0]), "permutes", "") if given.args else None
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return None
-    target, value = ast.unparse(statement.targets[0]), statement.value
-    if any(called(n) in _PERMUTES for n in ast.walk(value)):
-        return target, "permutes", ""
-    if isinstance(value, ast.Subscript) and ast.unparse(value.value) == target:
-        return target, "cuts", ast.unparse(value.slice)
-    return None

@@ -60,10 +60,13 @@ class SoftmaxWrongDim(BaseFault):
                 continue
             last = next(x for x in reversed(losses) if _elsewhere(x) is not None)
             dim = _elsewhere(last)
+            seen, of = count(len(losses), "step"), f"dimension {dim} of {list(last.prediction)}"
+            what = f"the input of {last.name}{ending(losses)} sums to 1 over {of}"
+            if dim not in (_sums(last) or ()):
+                what = f"the softmax in front of {last.name} runs over {of}"
             yield self.blame(
                 last.at,
-                f"at {count(len(losses), 'step')} the input of {last.name}{ending(losses)} sums to 1 over dimension "
-                f"{dim} of {list(last.prediction)}; the class dimension is {last.values['classes']}",
+                f"at {seen} {what}; the class dimension is {last.values['classes']}",
                 confirm="print output.sum(1): it is 1 for probabilities of classes",
                 seen=len(losses),
                 dim=dim,
@@ -95,10 +98,20 @@ class SoftmaxWrongDim(BaseFault):
 
 def _elsewhere(loss: LossComputed) -> int | None:
     """The dimension over which a softmax seems to have run, if it is not that of the classes."""
-    values = loss.values
-    found = values.get("logs") if loss.name == "nll_loss" and values.get("logs") else values.get("ones")
-    made = set(loss.behind) & {"Softmax", "LogSoftmax"}
-    return found[0] if found and made and values["classes"] not in found else None
+    found, classes = _sums(loss) or [], loss.values["classes"]
+    if classes in found:
+        return None
+    if found and set(loss.behind) & {"Softmax", "LogSoftmax"}:
+        return found[0]
+    over: int | None = loss.values.get("over")  # rows that were picked from it do not sum to 1 over that dimension
+    return over if over != classes else None
+
+
+def _sums(loss: LossComputed) -> list[int] | None:
+    """The dimensions over which the input of a loss, or its exponential, sums to 1."""
+    logs: list[int] | None = loss.values.get("logs")
+    ones: list[int] | None = loss.values.get("ones")
+    return logs if loss.name == "nll_loss" and logs else ones
 
 
 def _over_batch(taken: Normalised, dim: int) -> bool:

@@ -22,7 +22,8 @@ _NEAR = 0.2
 _SEEN = 1.5
 """Each training sample was seen so often on average: nearly all were seen."""
 _HELD_OUT = re.compile(
-    r"(^|_)[xy]?(val|valid|validation|dev|test|testing|eval|evaluation|holdout|held_out)"
+    r"(^|_)[xy]?(va|vl|val|valid|validation|dev|test|testing|te(?=_?(?:set|loader|data|ds|dl))|eval|evaluation|holdout"
+    r"|held_out)"
     r"(set|loader|data|ds|dl|[xy])?(_|\d|$)|^(v[xy]|[xy]v|[xy]_?(va|te|ts|ho))$"
 )
 """Names of held-out data."""

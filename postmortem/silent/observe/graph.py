@@ -23,6 +23,8 @@ _BOUNDS = {
 }
 _LIMITS = {"Clamp": ("_saved_min", "_saved_max"), "Hardtanh": ("_saved_min_val", "_saved_max_val")}
 _DEEP = 30
+_ROWS = {"Index", "IndexSelect", "Slice", "Clone", "Alias", "ToCopy", "Contiguous"}
+"""What leaves the dimensions of a tensor in their places."""
 
 
 def nodes_behind(node: Any, most: int = 3) -> list[Any]:
@@ -62,3 +64,20 @@ def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:
 def behind(tensor: torch.Tensor) -> list[Any]:
     """The nodes that made a tensor, as `nodes_behind`."""
     return nodes_behind(tensor.grad_fn)
+
+
+def normalised_over(tensor: torch.Tensor) -> int | None:
+    """The dimension over which the softmax ran that made a tensor, of which rows may have been picked since; None where
+    it was made in another way, or its dimensions have changed."""
+    node: Any = tensor.grad_fn
+    while node is not None and name_of(node) in _ROWS:
+        node = node.next_functions[0][0]
+    if node is None or name_of(node) not in ("Softmax", "LogSoftmax"):
+        return None
+    dims = len(shape_of(node))
+    return _signed(node._saved_dim) % dims if dims == tensor.dim() and dims else None
+
+
+def _signed(saved: int) -> int:
+    """Nodes save a dimension without its sign."""
+    return saved - (1 << 64) if saved >= 1 << 63 else saved

@@ -11,12 +11,12 @@ from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from postmortem.core.errors import described
+from postmortem.silent.observe.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from postmortem.silent.observe.recorder import Recorder
-    from postmortem.silent.observe.watcher import Watcher
 
 
 transforms: Any = torch._C._functorch
@@ -33,10 +33,15 @@ class Points:
         self._stepping = 0
         self._nested = 0
         self._handles: list[Any] = []
+        self._calls: dict[str, list[tuple[Watcher, Callable[..., None]]]] = {}
 
     def tell(self, event: str, *args: Any) -> None:
-        """Calls `event` of every watcher; what they do themselves is not told."""
-        self._quietly([(each, getattr(each, event)) for each in self.watchers], args)
+        """Calls `event` of every watcher that has it; what they do themselves is not told."""
+        calls = self._calls.get(event)
+        if calls is None:  # most watchers leave most events to the base class, which does nothing
+            having = [each for each in self.watchers if getattr(type(each), event) is not getattr(Watcher, event)]
+            calls = self._calls[event] = [(each, getattr(each, event)) for each in having]
+        self._quietly(calls, args)
 
     def _quietly(self, calls: list[tuple[Watcher, Callable[..., None]]], args: tuple[Any, ...]) -> None:
         if getattr(self._telling, "now", False) or transforms.peek_interpreter_stack() is not None:

@@ -103,3 +103,26 @@ def test_a_worker_that_ends_leaves_the_copy_alone(tmp_path):
     """A forked worker inherits what watches the program, and tells it that it has ended."""
     found = watched(tmp_path, WORKERS)
     assert (found["tick"], found["repeated"], found["culprit"]["op"]) == (5, True, "div")
+
+
+DRAWS = """
+    import random, torch
+
+    random.seed(3)
+    kept = []
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for step in range(20):
+        kept.append(random.random() if step != 9 else 0.0)
+        x = torch.tensor(random.sample(kept, min(len(kept), 4)))
+        loss = (model(x[:, None]).squeeze(1) / x).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_random_numbers_of_python_go_on(tmp_path):
+    """Python seeds `random` anew in a process that was forked; a copy draws what the program drew."""
+    found = watched(tmp_path, DRAWS)
+    assert (found["repeated"], found["culprit"]["op"], found["attempts"] > 2) == (True, "div", True), found

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.util.tensor_util import make_ndarray
 
-from postmortem.readers.tensorboard.crc32c import masked
+from postmortem.readers.shared.crc32c import masked
 
 Row = tuple[str, int, float, float]
 

@@ -73,7 +73,8 @@ def test_languages(tmp_path: Path, language: str) -> None:
     run = _load(tmp_path, *LOGS[language])
     for role in ("loss", "lr", "grad_norm"):
         assert _steps(run, role) == list(_TRAIN), role
-    assert _steps(run, "val_loss") == list(_HELD_OUT)
+    by_step = "{s}" in LOGS[language][1]
+    assert _steps(run, "val_loss") == (list(_HELD_OUT) if by_step else [1, 2, 3, 4]), "rows of an epoch stand at it"
 
 
 @pytest.mark.parametrize("form", SPLITS)

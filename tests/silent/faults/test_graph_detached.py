@@ -131,3 +131,41 @@ def an_average_that_the_optimizer_was_given_too() -> str:
         "    for mine, theirs in zip(self.mean.parameters(), self.body.parameters()): mine.lerp_(theirs, 0.1)",
     )
     return program.replace("super().__init__()", "super().__init__(); self.mean = nn.Linear(4, 8)")
+
+
+GAN = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    g, d = nn.Linear(2, 4), nn.Linear(4, 1)
+    g_optimizer = torch.optim.Adam(g.parameters())
+    d_optimizer = torch.optim.Adam(d.parameters())
+    for step in range(12):
+        fake = g(torch.randn(8, 2)).detach()
+        d_optimizer.zero_grad()
+        real = nn.functional.softplus(-d(torch.randn(8, 4))).mean()
+        (real + nn.functional.softplus(d(fake)).mean()).backward()
+        d_optimizer.step()
+        g_optimizer.zero_grad()
+        GENERATOR
+        g_optimizer.step()
+"""
+
+
+@blamed(GraphDetached, at=".detach()")
+def a_generator_whose_loss_gets_the_detached_output() -> str:
+    """No backward pass reaches anything that its optimizer holds."""
+    return GAN.replace("GENERATOR", "nn.functional.softplus(-d(fake)).mean().backward()")
+
+
+@quiet(GraphDetached)
+def gradients_that_the_program_computes_itself() -> str:
+    """An estimate from two calls without gradients, as in an evolution strategy."""
+    turn = "\n        ".join(
+        (
+            "for p in g.parameters():",
+            "    p.grad = torch.randn_like(p) * d(fake).mean().detach()",
+        )
+    )
+    return GAN.replace("GENERATOR", turn)

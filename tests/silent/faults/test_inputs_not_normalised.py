@@ -36,6 +36,27 @@ def all_of_them_large() -> str:
     return loop("[5000.0, 20000.0, 30000.0, 20000.0]")
 
 
+HOUSES = "[1800.0, 4.0, 1970.0, 41.0]"
+
+
+def houses(first: str = "") -> str:
+    """A regression, in which the columns are a factor of 500 apart."""
+    program = loop(HOUSES, first).replace("torch.randint(0, 3, (240,))", "torch.randn(240, 1)")
+    program = program.replace("cross_entropy", "mse_loss").replace("nn.Linear(8, 3)", "nn.Linear(8, 1)")
+    program = program.replace("nn.Tanh()", "nn.ReLU()").replace("split(16)", "split(4)")
+    return program.replace("SGD(model.parameters(), lr=0.05)", "Adam(model.parameters())")
+
+
+@blamed(InputsNotNormalised, at="model(x[part])")
+def a_loss_above_that_of_a_constant_prediction() -> str:
+    return houses()
+
+
+@quiet(InputsNotNormalised)
+def columns_of_that_size_that_are_normalised() -> str:
+    return houses("nn.BatchNorm1d(4), ")
+
+
 @quiet(InputsNotNormalised)
 def standardised() -> str:
     return loop(given="(x[part] - x.mean(0)) / x.std(0)")

@@ -63,6 +63,31 @@ def of_a_regression() -> str:
     return loop(prepare, "y = x[:, :1] * 2 + x[:, 1:2]", loss="mse_loss", out=1)
 
 
+@blamed(LabelsMisaligned, at="np.random.shuffle(a)")
+def the_inputs_alone() -> str:
+    arrays = "a, b = x.numpy().copy(), y.numpy()\n    np.random.shuffle(a)\n"
+    pairs = "((torch.from_numpy(a[i : i + 32]), torch.from_numpy(b[i : i + 32])) for i in range(0, 1600, 32))"
+    return loop(arrays, batches=pairs)
+
+
+@blamed(LabelsMisaligned, at="x = x[order]")
+def the_inputs_alone_by_an_order() -> str:
+    return loop("order = torch.randperm(1600)\n    x = x[order]")
+
+
+@blamed(LabelsMisaligned, at="xb, yb = x[torch")
+def rows_that_are_drawn_twice() -> str:
+    drawn = "xb, yb = x[torch.randint(1600, (32,))], y[torch.randint(1600, (32,))]"
+    return loop("pass", batches="[(x, y)] * 50").replace("loss = nn", f"{drawn}\n            loss = nn")
+
+
+@quiet(LabelsMisaligned, status="not checked")
+def labels_of_permuted_inputs() -> str:
+    """The labels, which nothing predicts, are made after the inputs were permuted."""
+    late = "order = torch.randperm(1600)\n    x = x[order]\n    y = torch.randint(0, 3, (len(x),))"
+    return loop(late, "pass")
+
+
 @quiet(LabelsMisaligned)
 def one_permutation() -> str:
     return loop("order = torch.randperm(1600)\n    x, y = x[order], y[order]")

@@ -141,3 +141,18 @@ def the_batch_in_the_second_dimension() -> str:
     """The model is given steps x samples."""
     program = loop("weight = torch.softmax(score, dim=1)").replace("x[part]", "x[part].transpose(0, 1)")
     return program.replace(".sum(1)))", ".sum(0)))")
+
+
+@blamed(SoftmaxWrongDim, at="loss = ")
+def nodes_of_one_graph_of_which_some_have_labels() -> str:
+    """The picked rows do not sum to 1 over any dimension, and all batches have one size."""
+    return loop(loss="loss = F.nll_loss(F.log_softmax(model(x), dim=0)[part], y[part])")
+
+
+@quiet(SoftmaxWrongDim)
+def classes_that_were_moved_after_the_softmax() -> str:
+    """Over the last dimension, which becomes the second one, as the loss wants it."""
+    return loop(
+        loss="p = F.log_softmax(model(x[part])[:, None].expand(-1, 3, -1), dim=-1); "
+        "loss = F.nll_loss(p.transpose(1, 2), y[part][:, None].expand(-1, 3))"
+    )

@@ -47,6 +47,11 @@ def copies_before_the_split() -> str:
     )
 
 
+@blamed(TrainValidationLeak, at="model(va)")
+def a_short_name() -> str:
+    return loop("train_x, train_y, va, vy = x[:200], y[:200], x[160:], y[160:]", evaluation="print(model(va).mean())")
+
+
 @quiet(TrainValidationLeak)
 def a_clean_split() -> str:
     return loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[200:], y[200:]")

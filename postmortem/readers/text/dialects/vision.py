@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import ClassVar
 
 from postmortem.core.roles import role_of
@@ -59,7 +60,7 @@ class OpenMmlab(Dialect):
         record.values = [v for v in record.values if not any(a <= v.start < b for a, b in lists)]
         _position(record, match, 1)
         if match["mode"] in ("val", "test"):
-            record.evaluation, record.own_names, record.split = True, True, match["mode"]
+            record.evaluation, record.split = True, match["mode"]
             record.values = [] if match["total"] and match["n"] != match["total"] else record.values
             record.once = True
             record.n = record.total = None
@@ -93,8 +94,9 @@ class Timm(Dialect):
         if match is None or not self._mean.search(row.text):
             return None
         record = Record(evaluation=True, split="Test", once=True)
-        if int(match["n"]) >= int(match["total"]):
-            record.values = [Value(m[1], number(m[2]), *m.span(2)) for m in self._mean.finditer(row.text, match.end())]
+        means = [Value(m[1], number(m[2]), *m.span(2)) for m in self._mean.finditer(row.text, match.end())]
+        last = int(match["n"]) >= int(match["total"])
+        record.values = [v for v in means if last or not isfinite(v.number)]  # what is lost stays lost to the end
         return record
 
 
@@ -140,8 +142,12 @@ class MetricLogger(Dialect):
         record.n = record.total = record.step = None
         n, before = int(match["n"]), self.last.get(row.rank, 0)
         self.last[row.rank] = n
-        if n + max(1, n - before) < int(match["total"]):
-            record.values = []
-        means = ((v, self._mean.match(row.text, v.end)) for v in record.values if v.end >= 0)
+        means = [
+            (v, self._mean.match(row.text, v.end))
+            for v in record.values
+            if v.end >= 0 and not v.tag.endswith(" (mean)")
+        ]
         record.values = [Value(v.tag, number(m[1]), *m.span(1)) if m else v for v, m in means]
+        if n + max(1, n - before) < int(match["total"]):
+            record.values = [v for v in record.values if not isfinite(v.number)]  # stays so to the end of the pass
         return record

@@ -19,6 +19,7 @@ from postmortem.readers.text.records.placing import (
     epoch_anywhere,
     is_of_settings,
     of_the_best,
+    ordinal_head,
     parts,
     place,
     place_before_word,
@@ -28,13 +29,18 @@ from postmortem.readers.text.records.placing import (
     position_before,
     position_of_first,
 )
+from postmortem.readers.text.records.prose import HEADING, is_sentence, reversed_row
 from postmortem.readers.text.records.record import Record, Trust, Value
-from postmortem.readers.text.records.split_words import give_splits, inherit_split, is_of_another_pass, split_of_row
-from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, is_of_held_out, position
+from postmortem.readers.text.records.split_words import (
+    follow_held_out,
+    give_splits,
+    inherit_split,
+    is_of_another_pass,
+    split_of_row,
+)
+from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, is_of_held_out
 from postmortem.readers.text.records.tokens import (
     LONGEST_ROW,
-    NONFINITE,
-    NUMBER,
     SUFFIX,
     TIME_UNITS,
     TOKEN,
@@ -53,7 +59,6 @@ _NARROW = {0xFF1A: ":", 0xFF0C: ",", 0xFF1D: "=", 0xFF08: "(", 0xFF09: ")", 0xFF
 _ORDINAL = re.compile(r"\s*+(?:个|個)?(?:(?P<epoch>轮|輪|エポック|[Ee]poch)|(?P<step>步|次迭代|ステップ|[Ss]tep))")
 _PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
 _GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
-_REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
 _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward")
 _REMARK = re.compile(r"\([-+]?[\d.]++[A-Za-zσ]{1,3}\)")
@@ -109,8 +114,8 @@ class RowMiner:
         token, is_cjk = TOKEN, False
         if not self.text.isascii() and _CJK.search(self.text):
             self.text, token, is_cjk = self.text.translate(_NARROW), TOKEN_CJK, True
-        text = self.text
-        nested = "{" in text
+        text, nested = self.text, "{" in self.text
+        self.end = ordinal_head(self.record, text, self.start)
         for match in token.finditer(text, self.start):
             begin, end, kind = match.start(), self.end, match.lastgroup
             if begin < end:
@@ -134,6 +139,8 @@ class RowMiner:
             elif kind == "nonfinite":
                 if named is not None and not self._is_word(match, named):
                     self._named(match, gap, named, match.span("nonfinite"))
+                elif gap.strip() == "(" and text[match.end() : match.end() + 1] == ")":
+                    self._nonfinite_mean(match)
             elif named is not None:
                 self._named(match, gap, named, match.span("number"))
             else:
@@ -211,7 +218,7 @@ class RowMiner:
         if named.strong:
             return False
         stop = match.end()
-        followed = self.text[stop : stop + 2].strip()[:1].isalpha() and _is_sentence(self.text, stop)
+        followed = self.text[stop : stop + 2].strip()[:1].isalpha() and is_sentence(self.text, stop)
         return followed or role_of(named.name) is None
 
     def _unnamed(self, match: re.Match[str], gap: str) -> None:
@@ -229,6 +236,13 @@ class RowMiner:
             place_unnamed(self.record, match, self.text, gap)
             self.leftover += letters(gap)
         self.end = match.end()
+
+    def _nonfinite_mean(self, match: re.Match[str]) -> None:
+        """The mean of a value that is finite itself, ``loss: 44.5 (inf)``: one that was not printed was no number."""
+        values = self.record.values
+        if values and values[-1].number - values[-1].number == 0 and role_of(values[-1].tag) is not None:
+            values.append(Value(f"{values[-1].tag} (mean)", number(match["nonfinite"]), *match.span("nonfinite")))
+            self.end = match.end()
 
     def _named(self, match: re.Match[str], gap: str, named: Named, span: tuple[int, int]) -> None:
         """A number with a name: a position or a metric."""
@@ -330,11 +344,12 @@ class RowMiner:
         if len(record.values) > 8 and max(Counter(v.tag for v in record.values).values()) > 2:
             return None  # a dump of many results, one after the other
         if demand and self.leftover and self._is_prose(placed):
-            return _reversed(text, self.start) or epoch_anywhere(text, self.start)
+            return reversed_row(text, self.start) or epoch_anywhere(text, self.start)
         if not record.values and not placed:
-            return _reversed(text, self.start) if demand else None
+            return reversed_row(text, self.start) if demand else None
         inherit_split(record, text)
         split_of_row(record, text, self.start)
+        follow_held_out(record)
         record.evaluation |= is_of_another_pass(record)
         return record
 
@@ -360,25 +375,16 @@ class RowMiner:
             return (8 if losses and several else 3 if losses else 2) * self.covered < self.leftover
         if not any(role_of(v.tag) is not None for v in self.record.values):
             return 0.3 * self.covered < self.leftover
+        heading = HEADING.match(self.text, self.start)
+        if heading is not None and len(self.record.values) > 1 and self.leftover <= letters(heading[0]):
+            return False
         first = self.record.values[0]
         leads = role_of(first.tag) is not None and 0 <= first.start - self.start <= len(first.tag) + 3
         if leads and self.text[first.end : first.end + 2].strip()[:1] in ("=", ",", ";", "|"):
             return False  # "loss 6.821 = 6.5 + 0.321 avg prob of [ bishop] 0.05"
         alone = len(self.record.values) == 1 and not self.text[first.end :].strip(" .")
-        if alone and _NEW_RATE.search(self.text, 0, first.start):
-            return False
-        return 2 * self.covered < self.leftover
-
-
-def _reversed(text: str, start: int) -> Record | None:
-    """Rows with names after the numbers: ``100: 1.52, 1.61 avg loss, 0.001 rate, 2.3 seconds`` (darknet)."""
-    head = re.match(r"\s*+(\d{1,15})[:)]\s", text[start:])
-    pairs = [_REVERSED.match(part) for part in text[start + head.end() : 2000].split(", ")] if head else []
-    found = [pair for pair in pairs if pair is not None]
-    if head is None or len(found) < 2 or not any(role_of(pair["name"]) for pair in found):
-        return None
-    values = [Value(pair["name"], number(pair["value"])) for pair in found]
-    return Record(values, step=float(head[1]), level=Trust.STEP, once=True)
+        new_rate = alone and _NEW_RATE.search(self.text, 0, first.start) is not None
+        return not new_rate and 2 * self.covered < self.leftover
 
 
 def _is_mean(named: Named, gap: str, before: Value) -> bool:
@@ -387,12 +393,6 @@ def _is_mean(named: Named, gap: str, before: Value) -> bool:
         return False
     role = role_of(named.name)
     return role is None or role == role_of(before.tag)
-
-
-def _is_sentence(text: str, end: int) -> bool:
-    """Whether a plain word, not another pair, follows."""
-    following = text[end : end + 40].split()
-    return bool(following) and role_of(following[0]) is None and position(following[0]) is None
 
 
 def _is_split(named: Named) -> bool:

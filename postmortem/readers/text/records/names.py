@@ -12,7 +12,7 @@ from postmortem.readers.text.records.step_words import SPLITS, position
 
 _DELIMITER = re.compile(
     r"[:=]\s?(?i:none|null|n/a|true|false|--)(?=\W)\s?"  # a value that is absent
-    r"|[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*·∙⋅]+\s|[:=]\s|[.!?]\s|^[-*>#=·∙⋅\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s"
+    r"|[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*·∙⋅]+\s|[:=]\s|(?<!avg)(?<!Avg)(?<!AVG)[.!?]\s|^[-*>#=·∙⋅\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s"
     r"|(?:±|\+/?-)\s?[\d.]++(?:[eE][-+]?\d++)?%?\s"  # a spread after a value
 )
 _DRESSING = re.compile(

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 _ABBREVIATED = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
 _SCORED = re.compile(r"\s++(?P<name>[A-Za-z][\w/]{0,60}) ?[=:]\s?[-+\d.nNiI]")
 _PRINTED = re.compile(r"\s*+[|:,\-]?\s*+(?P<name>[A-Za-z][\w/]{0,60})(?: ?[=:]\s?| )(?:[-+]?\.?\d|nan\b|-?inf\b)")
+_ORDINAL_HEAD = re.compile(
+    r"\s*+(?:The )?(?P<n>\d{1,9})(?:st|nd|rd|th)[ \-](?P<what>(?i:epoch|step|iteration|round))\b"
+)
+_COUNT_HEAD = re.compile(r"\s*+(?i:after) (?P<n>\d{1,12}) (?P<what>(?i:epochs|steps|iterations|updates))\s?(?=[:,]|$)")
 _CLOSING = {"<": ">", "(": ")", "": ">"}
 """How a number in brackets at the start of a row ends, by how it begins."""
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
@@ -155,6 +159,16 @@ def place_before_word(record: Record, match: re.Match[str], text: str, gap: str)
     if found is None:
         return 0
     place(record, POSITIONS["epoch"], match["number"], match.span("number"), "")
+    return found.end()
+
+
+def ordinal_head(record: Record, text: str, start: int) -> int:
+    """Take the position at the head of a row, ``3th epoch, train loss: 0.5``, ``After 100 steps:``; returns where it
+    ends, or `start`."""
+    found = _ORDINAL_HEAD.match(text, start) or _COUNT_HEAD.match(text, start)
+    if found is None:
+        return start
+    place(record, POSITIONS[found["what"].lower()], found["n"], found.span("n"), "")
     return found.end()
 
 

@@ -61,8 +61,6 @@ class Record:
     split: str = ""
     samples: bool = False
     """`n` counts samples, not batches."""
-    own_names: bool = False
-    """The values of the evaluation have names of their own, so a loss needs no split word in front."""
     fractional: bool = False
     """The epoch counts fractions of epochs, even if it is a whole number here."""
     bar: bool = False

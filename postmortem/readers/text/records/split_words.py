@@ -12,7 +12,7 @@ from postmortem.readers.text.records.step_words import HELD_OUT, SPLITS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from postmortem.readers.text.records.record import Record
+    from postmortem.readers.text.records.record import Record, Value
 
 _ROLES = ("loss", "accuracy", "perplexity", "reward", None)
 """Roles that differ between splits of the data."""
@@ -60,6 +60,26 @@ def give_splits(record: Record, splits: Sequence[tuple[int, str]]) -> None:
         own = SPLITS.intersection(_words(value.tag))
         if split and not own and role_of(value.tag) in _ROLES:
             values[i] = value._replace(tag=f"{split} {value.tag}")
+
+
+def follow_held_out(record: Record) -> None:
+    """``test_loss 3.8 Accuracy@1 25.0``: behind a loss of held-out data, in a row without one of the training, stand
+    scores of the same data."""
+    values = record.values
+    if record.split or len(values) < 2 or role_of(values[0].tag) != "val_loss":
+        return
+    words = [word for word in _words(values[0].tag) if word in HELD_OUT]
+    roles = {role_of(value.tag) for value in values}
+    if not words or not roles.isdisjoint(("loss", "val_accuracy")) or not HELD_OUT.isdisjoint(_others(values)):
+        return
+    for i, value in enumerate(values[1:], 1):
+        if role_of(value.tag) in ("accuracy", "perplexity") and SPLITS.isdisjoint(_words(value.tag)):
+            values[i] = value._replace(tag=f"{words[0]} {value.tag}")
+
+
+def _others(values: Sequence[Value]) -> set[str]:
+    """The words of the names after the first that are no losses."""
+    return {word for value in values[1:] if role_of(value.tag) != "val_loss" for word in _words(value.tag)}
 
 
 def inherit_split(record: Record, text: str) -> None:

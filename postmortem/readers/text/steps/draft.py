@@ -107,7 +107,7 @@ def last_states(rows: StoredRows) -> NDArray[np.bool_]:
 
 def _with_split_words(codes: NDArray[np.uint16], tags: list[Tag]) -> tuple[NDArray[np.uint16], list[Tag]]:
     """Put the split word before the tags of evaluations that would pass for tags of the training."""
-    if not any(t.mark in (Mark.HELD_OUT, Mark.HELD_OUT_OWN_NAME) for t in tags):
+    if not any(t.mark == Mark.HELD_OUT for t in tags):
         return codes, tags
     plain = {t.name for t in tags if t.mark == Mark.PLAIN}
     splits: dict[str, set[str]] = {}
@@ -118,8 +118,8 @@ def _with_split_words(codes: NDArray[np.uint16], tags: list[Tag]) -> tuple[NDArr
     final: dict[Tag, int] = {}
     new = np.empty(len(tags), codes.dtype)
     for i, tag in enumerate(tags):
-        if tag.mark in (Mark.HELD_OUT, Mark.HELD_OUT_OWN_NAME):
-            is_known = tag.mark == Mark.HELD_OUT and role_of(tag.name) in ("loss", "perplexity", "accuracy")
+        if tag.mark == Mark.HELD_OUT:
+            is_known = role_of(tag.name) in ("loss", "perplexity", "accuracy")
             tag = Tag(f"{tag.split} {tag.name}" if is_known or tag.name in plain else tag.name)
         new[i] = final.setdefault(tag, len(final))
     return new[codes], list(final)

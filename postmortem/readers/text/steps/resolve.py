@@ -26,20 +26,19 @@ from postmortem.readers.text.steps.counters import (
     starts_again,
 )
 from postmortem.readers.text.steps.draft import Draft
+from postmortem.readers.text.steps.epoch_values import placed_by_epoch
 from postmortem.readers.text.steps.epochs import epoch_ends, from_bars, global_steps
 from postmortem.readers.text.steps.repeats import again
-from postmortem.readers.text.steps.row_store import NO_STEP, squeeze
+from postmortem.readers.text.steps.row_store import EVALUATION, NO_STEP
 from postmortem.readers.text.steps.shared_names import set_shared_apart
 from postmortem.readers.text.steps.summaries import SCORES, of_training, summaries, whole_epochs
+from postmortem.readers.text.steps.taken import taken
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.readers.text.steps.announced_length import Announcements
     from postmortem.readers.text.steps.row_store import RowStore, StoredRows
-
-
-_PIECE = 1 << 16
 
 
 @dataclass(slots=True)
@@ -67,12 +66,19 @@ _THING = re.compile(r"(?i)(?:^|[\W_])(?:class|category|label|fold|layer|cluster)
 class Axis(NamedTuple):
     """What counts the steps: "step", "epoch" or "row".
 
-    `step` is the step of each row for its values, `at_row` the last step known at each row.
+    `step` is the step of each row for its values, `at_row` the last step known at each row. Values at the indices
+    `epoch` stand at the epoch of their row instead, and their step only orders them. `before_row` is the last step that
+    the log prints up to each row, for messages.
     """
 
     name: str
     step: NDArray[np.int64]
     at_row: NDArray[np.int64]
+    before_row: NDArray[np.int64]
+    epoch: NDArray[np.intp]
+
+
+_NONE: NDArray[np.intp] = np.empty(0, np.intp)
 
 
 def resolve(store: RowStore, announced: Announcements | None = None) -> Resolved:
@@ -94,7 +100,9 @@ def resolve(store: RowStore, announced: Announcements | None = None) -> Resolved
     line, rank, ends = rows["line"], rows["rank"], epoch_ends(draft.epoch, counted)
     del rows, counted
     notes, skipped = draft.notes, draft.skipped
-    return Resolved(_points(draft, axis.step), line, rank, axis.at_row, axis.name, notes, skipped, plan, ends)
+    return Resolved(
+        taken(draft, axis.step, axis.epoch), line, rank, axis.before_row, axis.name, notes, skipped, plan, ends
+    )
 
 
 def _axis(draft: Draft) -> Axis:
@@ -138,7 +146,9 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), Skip.BEFORE_FIRST_STEP)
     draft.drop(_implausible(draft, exact, step, whole), Skip.OUTSIDE_LOOP)
     draft.set_apart(summaries(draft, exact), "summary")
-    return Axis("step", step, at_row)
+    evaluated = exact & (draft.rows["flags"] & EVALUATION > 0)  # at the end of their epoch, which is not printed
+    before = _carried(draft.rows, at_row, exact & ~evaluated) if evaluated.any() else at_row
+    return Axis("step", step, at_row, before, placed_by_epoch(draft))
 
 
 def _scored(draft: Draft) -> NDArray[np.bool_]:
@@ -183,7 +193,7 @@ def _by_epoch(draft: Draft, whole: NDArray[np.bool_]) -> Axis:
         draft.notes.append("steps are those printed before the first epoch, and epochs from there on")
     else:
         draft.notes.append("no step is printed: steps are epochs")
-    return Axis("epoch", step, step)
+    return Axis("epoch", step, step, step, _NONE)
 
 
 def _by_counter(draft: Draft, counter: NDArray[np.int64]) -> Axis:
@@ -191,7 +201,7 @@ def _by_counter(draft: Draft, counter: NDArray[np.int64]) -> Axis:
     step = _carried(draft.rows, counter, counter != NO_STEP)
     draft.keep[draft.cells.of(np.flatnonzero(step == NO_STEP))] = False
     draft.notes.append("no step is named: steps are a number that increases from row to row")
-    return Axis("step", step, step)
+    return Axis("step", step, step, step, _NONE)
 
 
 def _by_order(draft: Draft) -> Axis:
@@ -200,7 +210,8 @@ def _by_order(draft: Draft) -> Axis:
     step = _cycles(draft)
     if draft.keep.any():
         draft.notes.append("no step is printed: rows are counted, in the order of lines, and a row number is no step")
-    return Axis("row", step, np.full(len(draft.rows), NO_STEP))
+    nothing = np.full(len(draft.rows), NO_STEP)
+    return Axis("row", step, nothing, nothing, _NONE)
 
 
 def _fill_absent(draft: Draft) -> None:
@@ -221,39 +232,6 @@ def _fill_absent(draft: Draft) -> None:
                 "the logger omits NaN (and negative) means, so these points are NaN"
             )
         codes[mine] = real
-
-
-def _points(draft: Draft, step: NDArray[np.int64]) -> Points:
-    """The kept values as points. Takes the draft apart, because memory is at its peak here."""
-    rows, cells, keep, codes, values, tags = (
-        draft.rows, draft.cells, draft.keep, draft.codes, draft.values, draft.tags,
-    )  # fmt: skip
-    rank, wall_time, count = rows["rank"], rows["wall_time"], rows["count"]
-    del rows, draft.rows, draft.cells, draft.keep, draft.codes, draft.values, draft.epoch, draft.is_last_state
-    if not keep.all():
-        count = count.copy()
-        np.subtract.at(count, cells.owner_of(np.flatnonzero(~keep)), 1)
-        codes, values = squeeze(codes, keep), squeeze(values, keep)
-    del keep, cells
-    is_used = _used(codes, len(tags))
-    if not is_used.all():
-        _renumber(codes, (np.cumsum(is_used) - 1).astype(codes.dtype))
-    names = [t for t, used in zip(tags, is_used, strict=True) if used]
-    return Points.of_rows(names, codes, values, count, step, wall_time, rank)
-
-
-def _used(codes: NDArray[np.uint16], n: int) -> NDArray[np.bool_]:
-    """Which of n tags occur. Counted in pieces, because numpy widens the codes that it counts."""
-    count = np.zeros(n, np.int64)
-    for start in range(0, len(codes), _PIECE):
-        count += np.bincount(codes[start : start + _PIECE], minlength=n)
-    return count > 0
-
-
-def _renumber(codes: NDArray[np.uint16], new: NDArray[np.uint16]) -> None:
-    """Replace each code by new[code], in place."""
-    for start in range(0, len(codes), _PIECE):
-        codes[start : start + _PIECE] = new.take(codes[start : start + _PIECE])
 
 
 def _carried(

@@ -31,9 +31,7 @@ class Mark(IntEnum):
     HELD_OUT = 2
     """Of an evaluation. Its split word is put before the name if the tag would pass for one of the training: if it is
     a loss, or training rows print it too."""
-    HELD_OUT_OWN_NAME = 3
-    """Of an evaluation. Its split word is put before the name only if training rows print it too."""
-    OTHERS = 4
+    OTHERS = 3
     """All tags after the first `MOST_TAGS`."""
 
 
@@ -238,7 +236,7 @@ def tag_of(name: str, record: Record) -> Tag:
     """The tag of a value of `record`, marked if it was measured on held-out data and its name does not say so."""
     is_held_out = record.split and record.split.lower() in HELD_OUT
     if is_held_out and not is_of_held_out(name):
-        return Tag(name, Mark.HELD_OUT_OWN_NAME if record.own_names else Mark.HELD_OUT, record.split)
+        return Tag(name, Mark.HELD_OUT, record.split)
     return Tag(name)
 
 

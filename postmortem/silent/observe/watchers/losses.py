@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
 from postmortem.silent.facts import LossComputed
-from postmortem.silent.observe.graph import behind, bounds, name_of, nodes_behind, shape_of
+from postmortem.silent.observe.graph import behind, bounds, name_of, nodes_behind, normalised_over, shape_of
 from postmortem.silent.observe.places import place
 from postmortem.silent.observe.watcher import Watcher
 from postmortem.silent.observe.watchers import watcher
@@ -41,6 +41,8 @@ _FORMULA = 64
 """So many operations of a formula of the program's own are looked at."""
 _BY_ELEMENT = {"Add", "Sub", "Rsub", "Mul", "Div", "Pow", "Abs", "Neg", "Exp", "Log", "Sqrt", "Square", "Log1P", "Cosh"}
 _BY_ELEMENT |= {"Maximum", "Minimum", "Where", "Clamp", "ClampMin", "Relu", "Softplus", "LogSigmoid", "Huber"}
+_RECENT = 64
+"""Of so many results of these functions the operation is known: they are no formulas of the program's own."""
 _CALLS = 4
 """So many calls of one line are told per step."""
 _SUM = {torch.float32: 1e-4, torch.float64: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
@@ -54,6 +56,7 @@ class Losses(Watcher):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._told: Counter[tuple[int, Place | None]] = Counter()
+        self._computed_by: deque[int] = deque(maxlen=_RECENT)
         for name in _FUNCTIONS:
             self.wrap(functional, name, self._of(name))
 
@@ -62,6 +65,8 @@ class Losses(Watcher):
             given = dict(zip(("input", "target"), args, strict=False)) | kwargs
             prediction, target = given.get("input"), given.get("target")
             if isinstance(prediction, torch.Tensor) and isinstance(target, torch.Tensor):
+                if isinstance(result, torch.Tensor) and result.grad_fn is not None:
+                    self._computed_by.append(result.grad_fn._sequence_nr())
                 self._computed(name, prediction, target)
 
         return told
@@ -76,6 +81,8 @@ class Losses(Watcher):
         if self.recorder.sampled and 0 < prediction.numel() <= _ELEMENTS and 0 < target.numel() <= _ELEMENTS:
             limits = bounds(nodes[0]) if nodes else None
             values = _values(name, prediction.detach().cpu(), target.detach().cpu(), limits)
+            if values and (over := normalised_over(prediction)) is not None:
+                values["over"] = over  # the dimension of the softmax behind it
         self.recorder.add(
             LossComputed(
                 name,
@@ -95,10 +102,15 @@ class Losses(Watcher):
         for node in nodes_behind(tensors[0].grad_fn, 1) if len(tensors) == 1 else ():
             even = _next(node) if name_of(node) in ("Mean", "Sum") else None
             difference = _next(even) if even is not None and name_of(even) in ("Pow", "Abs") else None
+            if self._known(node) or (even is not None and self._known(even)):
+                continue
             if difference is not None and name_of(difference) in ("Sub", "Rsub"):
                 self._difference(even, difference)
             elif name_of(node) in ("Mean", "Sum"):
                 self._grown(node)
+
+    def _known(self, node: Any) -> bool:
+        return node._sequence_nr() in self._computed_by
 
     def _grown(self, reduced: Any) -> None:
         """Differences [B, B] of a prediction [B, 1], in a formula of the program's own that goes on by element."""

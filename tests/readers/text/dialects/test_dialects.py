@@ -128,7 +128,7 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         )
         + "\n2026-11-20 12:07:01 - mmdet - INFO - "
         "Epoch(val) [2][5000]\tbbox_mAP: 0.152, bbox_mAP_copypaste: 0.152 0.287\n",
-        [("loss", 50, 1.5), ("loss", 150, 2.5), ("bbox_mAP", 200, 0.152)],
+        [("loss", 50, 1.5), ("loss", 150, 2.5), ("val bbox_mAP", 200, 0.152)],
     ),
     "timm": (
         "Train: 3 [  50/1251 (  4%)]  Loss: 6.81 (6.88)  Time: 0.412s, 1242.70/s  (0.431s, 1188.01/s)  LR: 5.000e-04\n"

@@ -1,0 +1,31 @@
+"""Rows that are no plain pairs of name and number: sentences, headings before pairs, names after their numbers."""
+
+from __future__ import annotations
+
+import re
+
+from postmortem.core.roles import role_of
+from postmortem.readers.text.records.record import Record, Trust, Value
+from postmortem.readers.text.records.step_words import position
+from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
+
+HEADING = re.compile(r"[A-Za-z][A-Za-z \-]{2,40}:\s+(?=[\w/@]{1,30}\s?[:=])")
+"""What a row of pairs is about: ``Averaged stats: lr: 0.0001  loss: 0.59``."""
+_REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
+
+
+def reversed_row(text: str, start: int) -> Record | None:
+    """Rows with names after the numbers: ``100: 1.52, 1.61 avg loss, 0.001 rate, 2.3 seconds`` (darknet)."""
+    head = re.match(r"\s*+(\d{1,15})[:)]\s", text[start:])
+    pairs = [_REVERSED.match(part) for part in text[start + head.end() : 2000].split(", ")] if head else []
+    found = [pair for pair in pairs if pair is not None]
+    if head is None or len(found) < 2 or not any(role_of(pair["name"]) for pair in found):
+        return None
+    values = [Value(pair["name"], number(pair["value"])) for pair in found]
+    return Record(values, step=float(head[1]), level=Trust.STEP, once=True)
+
+
+def is_sentence(text: str, end: int) -> bool:
+    """Whether a plain word, not another pair, follows."""
+    following = text[end : end + 40].split()
+    return bool(following) and role_of(following[0]) is None and position(following[0]) is None

@@ -1,0 +1,131 @@
+"""Print styles that were first seen in logs of others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import postmortem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _run(tmp_path: Path, rows: list[str], end: str = "\n") -> postmortem.Run:
+    path = tmp_path / "train.log"
+    path.write_text(end.join(rows) + "\n")
+    return postmortem.load(path)
+
+
+def test_rows_without_a_line_break(tmp_path: Path) -> None:
+    """A print that ends no line leaves several rows in one: the numbers at their heads count on."""
+    rows = [f"[{e:03d}] train_loss: {2 / e:.3f} | dev_loss: {1 + 1 / e:.3f} | f1: 0.{60 + e}" for e in range(1, 21)]
+    run = _run(tmp_path, [*rows[:3], " ".join(rows[3:9]), " ".join(rows[9:])])
+    assert run.series("train_loss").index.tolist() == list(range(1, 21))
+    assert run.series("dev_loss").iloc[-1] == 1.05
+
+
+def test_numbers_that_do_not_count_on_cut_no_line(tmp_path: Path) -> None:
+    """The same words before two numbers are not two rows: ``[3] loss: 0.5 [3] loss: 0.4``."""
+    run = _run(tmp_path, [f"[{e}] loss: {2 / e:.3f}, [{e}] loss: {3 / e:.3f}" for e in range(1, 11)])
+    assert set(run.frame.step) == set(range(1, 11))
+
+
+def test_a_heading_before_pairs(tmp_path: Path) -> None:
+    """``Averaged stats: lr: 0.0000  loss: 0.59`` is a row of metrics; a rate of too few decimals is no dead one."""
+    rows = []
+    for e in range(10):
+        rows += [
+            f"Start training epoch {e}, 3511 iters per inner epoch.",
+            f"Averaged stats: lr: 0.0000  loss: {1 / (e + 1):.4f}",
+        ]
+    run = _run(tmp_path, rows)
+    assert run.series("loss").index.tolist() == list(range(10))
+    assert not postmortem.scan(tmp_path).runs[0].findings
+
+
+def test_an_abbreviation_is_part_of_the_name(tmp_path: Path) -> None:
+    """``Avg. Loss`` is not ``Loss``: the mean of an epoch is no point of the series of batches."""
+    rows = []
+    for e in range(1, 13):
+        rows += [f"===> Epoch[{e}]({n}/500): Loss: {2 / e:.4f}" for n in range(100, 501, 100)]
+        rows.append(f"===> Epoch {e} Complete: Avg. Loss: {2.1 / e:.4f}")
+    run = _run(tmp_path, rows)
+    assert run.series("Avg. Loss").index.tolist() == list(range(1, 13))
+    assert len(run.series("Loss")) == 60
+
+
+def test_a_mean_that_is_not_finite(tmp_path: Path) -> None:
+    """``loss: 44.5 (inf)``: a value between two prints was infinite. The value that is printed stays finite."""
+    rows = [
+        f"Epoch: [0]  [{n:3d}/577]  lr: 0.0001  loss: {40 - n / 100:.4f} ({'inf' if n >= 60 else 41 - n / 100})"
+        for n in range(0, 200, 10)
+    ]
+    run = _run(tmp_path, rows)
+    assert np.isfinite(run.series("loss")).all()
+    mean = run.series("loss (mean)")
+    assert mean.index[0] == 60
+    assert np.isinf(mean).all()
+    [report] = postmortem.scan(tmp_path).runs
+    assert ("inf-onset", "loss (mean)", 60) in {(f.name, f.tag, f.step) for f in report.findings}
+
+
+def test_a_mean_of_a_test_pass_that_is_not_finite(tmp_path: Path) -> None:
+    """The rows of an unfinished test pass count only for what they have lost for good."""
+    rows = [f"Epoch: [0]  [{n}/20]  loss: {40 - n:.4f} ({40 - n / 2:.4f})" for n in range(0, 20, 2)]
+    rows += [f"Test:  [{n:3d}/242]  loss: 44.5 ({'inf' if n >= 60 else 43.5})" for n in range(0, 90, 10)]
+    run = _run(tmp_path, rows)
+    tag = next(t for t, role in run.roles.items() if role == "val_loss")
+    assert np.isinf(run.series(tag)).all()
+
+
+def test_scores_behind_a_loss_of_held_out_data(tmp_path: Path) -> None:
+    """In a row that begins with a loss of held-out data and has none of the training, scores are of the same data."""
+    rows = []
+    for e in range(1, 8):
+        rows += [f"Epoch {e}", f"avg. train_loss {3 / e:.3f}"]
+        rows.append(f"avg. test_loss {2 / e:.3f} avg. Accuracy@1 {20 + e}.5 - avg. Accuracy@5 {40 + e}.5")
+    run = _run(tmp_path, rows)
+    assert {role for tag, role in run.roles.items() if "Accuracy" in tag} == {"val_accuracy"}
+
+
+@pytest.mark.parametrize("row", ["val_loss 0.5 train_acc 0.9", "loss 0.4 acc 0.8 val_loss 0.5 val_acc 0.7"])
+def test_scores_that_name_their_data_keep_their_names(tmp_path: Path, row: str) -> None:
+    """Only a name without a word for the data takes that of the loss before it."""
+    run = _run(tmp_path, [f"epoch {e} {row}" for e in range(1, 10)])
+    assert "val train_acc" not in run.roles
+    assert "val acc" not in run.roles
+
+
+def test_errors_beside_a_loss(tmp_path: Path) -> None:
+    """MAE and RMSE are losses only where no loss is named."""
+    run = _run(
+        tmp_path, [f"epoch {e} loss {3 / e:.4f} MAE {2 / e:.4f} validation_rmse {1 / e:.4f}" for e in range(1, 20)]
+    )
+    assert (run.roles["loss"], run.roles["MAE"], run.roles["validation_rmse"]) == ("loss", None, None)
+    (tmp_path / "train.log").unlink()
+    run = _run(tmp_path, [f"epoch {e} MAE {2 / e:.4f}" for e in range(1, 20)])
+    assert run.roles["MAE"] == "loss"
+
+
+def test_an_ordinal_at_the_head(tmp_path: Path) -> None:
+    """``3th epoch`` is the epoch 3; ``2nd place`` is no position."""
+    run = _run(tmp_path, [f"{e}th epoch, train loss: {2 / e:.4f}, val loss: {2.2 / e:.4f}" for e in range(1, 25)])
+    assert run.series("train loss").index.tolist() == list(range(1, 25))
+    assert run.step_axis == "epoch"
+    (tmp_path / "train.log").unlink()
+    run = _run(tmp_path, [f"{e}nd place, loss: {2 / e:.4f}" for e in range(1, 25)])
+    assert run.step_axis == "row"
+
+
+def test_a_heading_that_counts_what_is_done(tmp_path: Path) -> None:
+    """``After 100 steps:`` is the position of the rows below; ``after 100 steps of warm-up`` is a sentence."""
+    rows = [
+        row
+        for k in range(100, 2100, 100)
+        for row in (f"after {k} steps:", f"train loss {200 / k:.4f}, val loss {220 / k:.4f}")
+    ]
+    run = _run(tmp_path, ["the rate falls after 500 steps of warm-up", *rows])
+    assert run.series("train loss").index.tolist() == list(range(100, 2100, 100))
