@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import re
@@ -21,12 +22,23 @@ from postmortem.silent.faults import FAULTS
 
 def _pages() -> list[dict[str, Any]]:
     """Everything that can be explained: kind, code, name, severity, one line of summary, the whole text."""
-    pages = [_page("finding", d.code, d.name, d.severity, inspect.getdoc(d) or "") for d in DETECTORS]
+    pages = [_page("finding", d.code, d.name, d.severity, _detector_text(d)) for d in DETECTORS]
     names = [(name, c) for c in CAUSES for name in (c.name, *getattr(c, "also", ()))]
     pages += [_page("diagnosis", "", name, "", inspect.getdoc(c) or "") for name, c in names]
     pages += [_page("signature", "", s.id, s.severity, signatures.page(s)) for s in signatures.CATALOGUE.values()]
     pages += [_page("silent fault", f.code, f.name, "error", inspect.getdoc(f) or "") for f in FAULTS]
     return pages
+
+
+def _detector_text(detector: Any) -> str:
+    """The docstring, and the values of the options that it names."""
+    text = inspect.getdoc(detector) or ""
+    options = [f"{f.name} = {f.default}" for f in dataclasses.fields(detector.Options)]
+    if not options:
+        return text
+    meaning = " ".join((inspect.getdoc(detector.Options) or "").split())
+    shown = textwrap.fill(f"Options: {', '.join(options)}. {meaning}".rstrip(), 118, break_on_hyphens=False)
+    return f"{text}\n\n{shown}"
 
 
 def _fix_pages() -> list[dict[str, Any]]:

@@ -128,10 +128,11 @@ class LossSpike(BaseDetector):
                     or (res.log and (_hardly_anything(res.series, spike) or _cheap(res, spike)))
                     or (small and _first_after_evaluation(view, res.series, spike))
                 )
-                yield self._spike(res, spike, None if high else change, None if high else period, mild)
+                last = max(int(s.step[-1]) for s in view.series if (s.tag, s.rank) == (series.tag, series.rank))
+                yield self._spike(res, spike, None if high else change, None if high else period, mild, last)
 
     def _spike(
-        self, res: Residuals, spike: Excursion, change: Change | None, period: int | None, harmless: bool
+        self, res: Residuals, spike: Excursion, change: Change | None, period: int | None, harmless: bool, last: int
     ) -> Finding:
         series = res.series
         value, step, peak = series.value, series.step, series.value[spike.peak]
@@ -148,7 +149,9 @@ class LossSpike(BaseDetector):
         )
         at_end = spike.last >= len(value) - 2
         at_peak = f" (peak {number(peak)} at step {step[spike.peak]})" if spike.peak > spike.first else ""
-        how = "at the end of the log" if at_end else "and does not recover"
+        how = "and does not recover"
+        if at_end:
+            how = "at the end of the log" if last == step[-1] else f"and is non-finite after step {step[-1]}"
         if recovered:
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         mild = recovered or at_end or series.role == "val_loss"

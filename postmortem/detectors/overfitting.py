@@ -16,6 +16,8 @@ from postmortem.detectors.shared.losses import totals
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from postmortem.core.model import Finding
     from postmortem.core.series import Series
     from postmortem.core.view import View
@@ -30,9 +32,9 @@ class Overfitting(BaseDetector):
 
     Why it matters: the best weights are those of the best step, not the last ones; the steps after it were wasted.
 
-    How: medians of neighbouring points. The end is more than `rise` above the lowest value and more than `z` times the
-    evaluation noise, and the training loss has fallen by `train_down` or more since then. The reported step is that of
-    the best value.
+    How: medians of neighbouring points. The end is more than `rise` above the lowest value and more than
+    `z` times the evaluation noise, and the training loss has fallen by `train_down` or more since then. The
+    reported step is that of the best value; the values named are logged at the steps named.
 
     Typical causes: too many epochs, too little data or regularisation, a training set that repeats.
 
@@ -90,12 +92,22 @@ class Overfitting(BaseDetector):
         least = float(smooth[best])
         if end < (1 + self.options.rise) * least or end - least < self.options.z * noise(x[max(0, best - 2) :]):
             return None
-        then, now = _around(train, int(series.step[best])), median(train.value[-max(3, len(train) // 10) :])
-        if then is None or now > (1 - self.options.train_down) * then:
+        then, now = _around(train, int(series.step[best])), train.take(slice(-max(3, len(train) // 10), None))
+        if then is None or median(now.value) > (1 - self.options.train_down) * median(then.value):
             return None
+        high_row = _rows(series, best, self.options.rise)
+        train_rows = _train_rows(then, now, int(series.step[best]))
         scores = [s for s in view.of("val_accuracy") or _of_evaluations(view, train) if len(s.finite)]
         scores = [s for s in scores if len(s) == len(series) and (s.step == series.step).all()] or scores  # beside it
-        evidence = {"best": least, "end": end, "train_at_best": then, "train_end": now}
+        (high_step, high), ((then_step, was), (now_step, became)) = high_row, train_rows
+        evidence: dict[str, float] = {
+            "best": float(x[best]),
+            "best_step": int(series.step[best]),
+            "end": high,
+            "end_step": high_step,
+            "train_at_best": was,
+            "train_end": became,
+        }
         better = next((s for s in scores if _better(s.finite, int(series.step[best]))), None)
         rates = (s for s in _error_rates(view, train) if _fewer(s.finite, int(series.step[best])))
         better = better or next(rates, None)
@@ -107,8 +119,9 @@ class Overfitting(BaseDetector):
         return self.found(
             series,
             best,
-            f"{series.tag} is best at step {series.step[best]} ({number(least)}) and rises to {number(end)}, "
-            f"while {train.tag} falls from {number(then)} to {number(now)}"
+            f"{series.tag} is best at step {series.step[best]} ({number(x[best])}) and rises to {number(high)} at step "
+            f"{high_step}, while {train.tag} falls from {number(was)} at step {then_step} to {number(became)} at step "
+            f"{now_step}"
             + (f" and {better.tag} improves" if better is not None else "")
             + (f" and {held.tag} gets no worse" if held is not None else ""),
             severity="info" if better is not None or held is not None else None,
@@ -162,10 +175,38 @@ def _fewer(rate: Series, step: int) -> bool:
     return at < len(x) - 1 and bool(x[at:].min() < 0.99 * x[at] and np.median(x[-max(3, len(x) // 10) :]) < x[at])
 
 
-def _around(series: Series, step: int) -> float | None:
-    """The median of the points nearest to a step."""
+def _around(series: Series, step: int) -> Series | None:
+    """The points nearest to a step; None if the series ends far before it."""
     if not len(series):
         return None
     at = int(np.searchsorted(series.step, step))
     half = max(2, len(series) // 40)
-    return median(series.value[max(0, at - half) : at + half + 1]) if at - half < len(series) else None
+    return series.take(slice(max(0, at - half), at + half + 1)) if at - half < len(series) else None
+
+
+def _rows(series: Series, best: int, rise: float) -> tuple[int, float]:
+    """Step and value of the row that shows how far a loss rose: the last one, or if that is low by chance, another of
+    the end."""
+    end = series.take(slice(-max(3, len(series) // 10), None))
+    at = len(end) - 1
+    if end.value[at] < (1 + rise) * series.value[best]:
+        at = _nearest(end.value, median(end.value))
+    return int(end.step[at]), float(end.value[at])
+
+
+def _train_rows(then: Series, now: Series, step: int) -> tuple[tuple[int, float], tuple[int, float]]:
+    """Steps and values of two rows of the training loss, at the best step and at the end.
+
+    The row of the step itself and the last row, unless the noise of single batches hides the fall: then those nearest
+    to the medians around them.
+    """
+    first, last = max(0, int(np.searchsorted(then.step, step, side="right")) - 1), len(now) - 1
+    fall = median(then.value) - median(now.value)
+    if then.value[first] - now.value[last] < fall / 2:
+        first, last = _nearest(then.value, median(then.value)), _nearest(now.value, median(now.value))
+    return (int(then.step[first]), float(then.value[first])), (int(now.step[last]), float(now.value[last]))
+
+
+def _nearest(x: NDArray[np.float64], level: float) -> int:
+    """The point whose value is nearest to `level`."""
+    return int(np.argmin(np.abs(x - level)))

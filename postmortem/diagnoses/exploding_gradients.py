@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.last_good import stable_before, watched
+from postmortem.diagnoses.shared.growth import growths
+from postmortem.diagnoses.shared.last_good import stable_before
 from postmortem.diagnoses.shared.schedule import clip, lower_rate, rate_at
 from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, faults, sentence
 
@@ -15,17 +14,12 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 
-_ROWS = 3
-_LEVEL = 25
-_FAR = 100.0
-"""Rows before a non-finite value that belong to its onset; rows before them that show the level; a blow-up over it."""
-
-
 @diagnosis
 class ExplodingGradients:
     """The gradient norm grew by orders of magnitude, and the loss followed, at a learning rate that did not rise.
 
-    Also reported for a non-finite value right after a gradient norm or loss a hundred times its usual level.
+    Also reported for a non-finite value right after a gradient norm a hundred times its usual level, unless the loss
+    grew with it over several rows: that is a divergence.
     """
 
     name = "exploding-gradients"
@@ -40,7 +34,7 @@ class ExplodingGradients:
             return None
         summary = f"The gradients exploded: {grown[0].message}." if grown else None
         if root.name in NONFINITE:
-            summary = _blow_up_before(view, root)
+            summary = _grew_before(view, root)
         if summary is None:
             return None
         rate = rate_at(view, root.step)
@@ -76,17 +70,10 @@ class ExplodingGradients:
         )
 
 
-def _blow_up_before(view: View, root: Finding) -> str | None:
-    """In words: a gradient norm or loss far above its level in the last rows before a non-finite value; else None."""
-    if root.step is None:
-        return None
-    for series in watched(view):
-        known = series.take(series.step <= root.step).finite
-        before, last = known.value[:-_ROWS][-_LEVEL:], known.value[-_ROWS:]
-        if len(before) < _ROWS or not len(last) or known.step[-1] < (root.evidence.get("last_finite_step") or 0):
-            continue
-        at, level = int(np.argmax(last)), float(np.median(before))
-        if level > 0 and last[at] >= _FAR * level:
-            grew = f"{series.tag} was {number(last[at])} at step {known.step[-len(last) :][at]}"
-            return f"{grew}, and {number(level)} before: it exploded. {sentence(root.message)}."
-    return None
+def _grew_before(view: View, root: Finding) -> str | None:
+    """In words: a gradient norm that grew up to a non-finite value, before or without the loss; else None."""
+    grown = growths(view, root)
+    norm = next((g for g in grown if g.series.role == "grad_norm"), None)
+    if norm is None or any(not g.sudden for g in grown if g is not norm):
+        return None  # a loss that grew is a divergence, however fast, and whether or not a gradient norm is logged
+    return f"{norm}: it exploded. {sentence(root.message)}."

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses.shared.growth import growths
 from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ class Fp16Overflow:
 
     Reported if the run is known to use fp16 (a loss scale, its configuration, messages of a scaler) and the first
     non-finite value is infinite or follows an infinite one (likely), or a gradient is NaN (possible). Steps that the
-    scaler skipped are not counted.
+    scaler skipped are not counted. Not reported if the loss had grown by orders of magnitude over several rows before:
+    the training diverged, in any precision.
     """
 
     name = "fp16-overflow"
@@ -31,6 +33,8 @@ class Fp16Overflow:
         if root is None or root.name not in NONFINITE or sign is None:
             return None
         onsets = [f for f in named(findings, "inf-onset") if f.step is not None]
+        if any(g.series.role != "grad_norm" and not g.sudden for g in growths(view, root)):
+            return None  # the loss grew by orders of magnitude first: in fp32 it would have become infinite later
         infinite = [f for f in onsets if root.step is not None and (f.step or 0) <= root.step + 1]
         gradient = root.name == "nonfinite-gradient" or role(view, root) == "grad_norm"
         if not infinite and not gradient:

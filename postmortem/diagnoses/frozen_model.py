@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.story import Story, has_errors, named
 
@@ -16,11 +17,13 @@ class FrozenModel:
     zero. Only a possible cause: the weights of two checkpoints show it, the log does not.
 
     Called stale-metric if only some metrics never change, constant-predictor if the loss is at chance level, and
-    no-learning if the loss is flat from the start for another reason.
+    no-learning if the loss is flat from the start for another reason. If a metric never changes or the loss is flat
+    while the logged learning rate is at most 1e-6 from first to last, it is called learning-rate-too-low: the weights
+    then move too little.
     """
 
     name = "frozen-model"
-    also = ("stale-metric", "constant-predictor", "no-learning")
+    also = ("stale-metric", "constant-predictor", "no-learning", "learning-rate-too-low")
     priority = 74
 
     @staticmethod
@@ -30,7 +33,15 @@ class FrozenModel:
             return None
         root = still[0]
         others = [f for f in still if f is not root]
-        if all(f.name == "constant-metric" for f in still):
+        if (slow := _too_slow(view)) is not None and not any(f.name == "chance-level-loss" for f in still):
+            name = "learning-rate-too-low"
+            cause = f"{slow}: the weights may move too little to change it"
+            disprove = "with a learning rate a hundred times as high, the metric does not change either"
+            advice = [
+                "raise the learning rate, a factor of ten at a time (1e-3 to 1e-4 is usual for Adam)",
+                "check the unit and the exponent of the setting, and a schedule that scales it down",
+            ]
+        elif all(f.name == "constant-metric" for f in still):
             name = "stale-metric"
             cause = "Either the metric is not recomputed, or nothing in the model changes"
             disprove = "the metric changes if it is computed by hand from the checkpoint"
@@ -54,10 +65,30 @@ class FrozenModel:
                 "overfit a single batch: if that fails, the model or the training loop has a bug",
                 "check the gradient norm per layer",
             ]
+        story = Story(view, root, others)
+        if root.evidence.get("rows", 0) == root.evidence.get("points"):
+            story.never_good()
         return (
-            Story(view, root, others)
-            .because(*[f.message for f in others][:3])
+            story.because(*[f.message for f in others][:3])
             .disproved_by(disprove)
             .advise(*advice)
             .diagnosis(name, f"{root.message}. {cause}.")
         )
+
+
+_TINY = 1e-6
+"""A learning rate with which Adam moves a weight by about 1e-4 in a hundred steps."""
+
+
+def _too_slow(view: View) -> str | None:
+    """In words: a learning rate that was tiny from first to last, and what the losses did; else None."""
+    rate = view.main("lr")
+    known = rate.finite if rate is not None else None
+    if known is None or not len(known) or not 0 < known.value.max() <= _TINY:
+        return None
+    said = f"{known.tag} is never above {number(float(known.value.max()), 3)}"
+    held_out = view.main("val_loss")
+    if held_out is None or len(held_out) < 3 or not (held_out.value[1:] < held_out.value[:-1]).all():
+        return said
+    first, last = (number(float(x), 7) for x in held_out.value[[0, -1]])
+    return f"{said}, and {held_out.tag} falls at every evaluation, from {first} to {last}, so the weights do change"

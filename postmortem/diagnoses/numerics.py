@@ -25,13 +25,14 @@ _RAMP = "loss or gradient norm were not stable in the ten rows before: the run m
 
 @diagnosis
 class Numerics:
-    """An operation of the model, the loss or its derivative produced NaN or infinity, and nothing in the log explains
-    it.
+    """An operation of the model, the loss or its derivative may have produced NaN or infinity.
 
-    Reported if a metric became non-finite and neither the learning rate, the gradients nor the loss scale changed
-    before it. It is a possible cause: a replay of the step can show what the log does not. The backward pass is the
-    likely place if the gradient is non-finite at a step whose own loss is logged and finite: every step is logged, and
-    the configuration sets no gradient accumulation.
+    Reported if a metric became non-finite and no other cause fits: neither the loss nor the gradient norm grew by
+    orders of magnitude before it (that is a divergence or an explosion), the learning rate and the loss scale did not
+    change in a way that explains it, and no sudden change of a stable training points at one batch. If loss or gradient
+    norm rose by less, that is named as evidence against. It is a possible cause: a replay of the step can show what the
+    log does not. The backward pass is the likely place if the gradient is non-finite at a step whose own loss is logged
+    and finite: every step is logged, and the configuration sets no gradient accumulation.
     """
 
     name = "numerics"

@@ -20,7 +20,8 @@ _ROLES = ("loss", "val_loss", "grad_norm", "lr", "loss_scale")
 def around(view: View, root: Finding | None) -> tuple[Around, ...]:
     """Loss, validation loss, gradient norm, learning rate and loss scale before and at the step of `root`.
 
-    The finding's own series comes first where it has none of these roles. Without a finding: the last values.
+    The finding's own series comes first where it has none of these roles. Without a finding: the last values. Of a
+    finding that compares two steps, as a validation loss that is best at one and ends at another, those of these two.
     """
     chosen: list[Series] = [s for s in (view.main(role) for role in _ROLES) if s is not None and len(s)]
     if root is not None and root.tag is not None:
@@ -28,7 +29,15 @@ def around(view: View, root: Finding | None) -> tuple[Around, ...]:
         if own is not None and len(own):
             chosen = [own, *(s for s in chosen if s.tag != own.tag and s.role != own.role)]
     step = None if root is None else root.step
+    best, end = (None, None) if root is None else (root.evidence.get(key) for key in ("best_step", "end_step"))
+    if best is not None and end is not None:
+        return tuple(_row(s, _upto(s, best), _upto(s, end)) for s in chosen)
     return tuple(_one(s, step) for s in chosen)
+
+
+def _upto(series: Series, step: int) -> int:
+    """The last row at or before a step."""
+    return int(np.searchsorted(series.step, step, side="right")) - 1
 
 
 def _one(series: Series, step: int | None) -> Around:
@@ -36,6 +45,10 @@ def _one(series: Series, step: int | None) -> Around:
     at = before + 1 if step is None else int(np.searchsorted(series.step, step, side="right")) - 1
     if at <= before:  # nothing logged exactly at the step: the next point after it
         at = before + 1 if before + 1 < len(series) else before
+    return _row(series, before, at)
+
+
+def _row(series: Series, before: int, at: int) -> Around:
     return Around(
         tag=series.tag,
         role=series.role or "",

@@ -146,3 +146,14 @@ def test_a_jump_that_gives_back_little_of_what_was_learned(view_of, peak, rows, 
     loss[200 : 200 + rows] = peak
     (found,) = LossSpike().detect(view_of({"loss": loss}))
     assert (found.step, found.severity) == (200, severity)
+
+
+def test_a_spike_before_non_finite_rows_is_not_at_the_end_of_the_log(view_of, healthy):
+    """The finite rows end there, the log does not."""
+    loss = np.asarray(healthy()["train/loss"]).copy()
+    loss[-30:-26] = [150.0, 3e5, 1e14, 2e32]
+    cut, whole = loss[:-26], loss.copy()
+    whole[-26:] = np.nan
+    (at_end,), (inside,) = (list(LossSpike().detect(view_of({"train/loss": x}))) for x in (cut, whole))
+    assert "at the end of the log" in at_end.message
+    assert f"and is non-finite after step {len(loss) - 27}" in inside.message

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from postmortem.detectors.overfitting import Overfitting
+from postmortem.judging.around import around
 from tests.detectors.cases import N, fires, quiet
 
 
@@ -72,3 +74,24 @@ def test_a_small_rise_while_no_score_gets_worse(view_of):
         assert found.severity == severity
     (found,) = Overfitting().detect(view_of(losses))
     assert found.severity == "warning"
+
+
+def test_the_values_named_are_logged_at_the_steps_named(view_of):
+    """The medians decide; the sentence, the evidence and the report's values hold what the log has at these steps."""
+    rng = np.random.default_rng(5)
+    step = np.arange(4, 124, 4)
+    train = 0.69 * np.exp(-step / 90) * np.exp(0.05 * rng.standard_normal(len(step)))
+    held_out = 0.72 + 0.002 * np.abs(step - 30) + 0.004 * rng.standard_normal(len(step))
+    logged = dict(zip(step.tolist(), held_out.tolist(), strict=True))
+    view = view_of({"loss": (step, train), "eval_loss": (step, held_out)})
+    (found,) = Overfitting().detect(view)
+    evidence = found.evidence
+    assert evidence["best_step"] == found.step
+    for key in ("best", "end"):
+        assert evidence[key] == pytest.approx(logged[evidence[f"{key}_step"]], rel=1e-5)
+        assert f"{logged[evidence[f'{key}_step']]:.4g}" in found.message
+    at_best, last = (float(train[step == evidence[f"{key}_step"]][0]) for key in ("best", "end"))
+    assert (evidence["train_at_best"], evidence["train_end"]) == pytest.approx((at_best, last), rel=1e-5)
+    shown = next(a for a in around(view, found) if a.tag == "eval_loss")
+    assert (shown.before_step, shown.at_step) == (evidence["best_step"], evidence["end_step"])
+    assert (shown.before, shown.at) == (logged[shown.before_step], logged[shown.at_step])

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
+_NAMES = ("lr", "learning_rate", "max_lr", "peak_lr", "base_lr")
+_BEGINNING = 100
+"""Logged rows within which a training that fails may lack a warm-up."""
+
 
 def value_at(series: Series | None, step: int | None) -> float | None:
     """The last finite value at or before `step`."""
@@ -57,9 +61,17 @@ def rate_at(view: View, step: int | None) -> Rate | None:
     return Rate(series.tag, float(recent.max()), float(recent[0]), jump)
 
 
+def known_rate(view: View, step: int | None) -> str | None:
+    """The learning rate at a step in words, as logged or else as set; None if it is neither."""
+    rate = rate_at(view, step)
+    if rate is not None:
+        return f"{rate.tag} = {number(rate.at, 3)}"
+    return next((f"{key} = {number(value, 3)}" for key, value in view.settings(*_NAMES)), None)
+
+
 def lower_rate(view: View, rate: Rate | None) -> str:
     """The change of the learning rate to try, with the values seen; general advice if it is neither logged nor set."""
-    known = next(view.settings("lr", "learning_rate", "max_lr", "peak_lr", "base_lr"), None)
+    known = next(view.settings(*_NAMES), None)
     if rate is None and known is None:
         return "lower the learning rate to a third of its value, and log it"
     name, high = (rate.tag, rate.at) if rate is not None else known or ("lr", 0.0)
@@ -83,3 +95,18 @@ def clip(view: View, step: int | None) -> str | None:
     if level <= 0:
         return None
     return f"clip the gradient norm at {number(level, 3)} (its level before the onset; torch.nn.utils.clip_grad_norm_)"
+
+
+def clip_anyway(view: View) -> str | None:
+    """To clip the gradient norm, where the log shows no level of it; None if the configuration says it is clipped."""
+    if any(limit > 0 for _, limit in view.settings("max_grad_norm", "grad_clip", "gradient_clip_val", "clip_grad")):
+        return None
+    return "clip the gradient norm (torch.nn.utils.clip_grad_norm_)"
+
+
+def warm_up(view: View, onset: int | None) -> str | None:
+    """To warm the learning rate up, if the onset is in the first rows of the log; else None."""
+    loss = view.main("loss", "val_loss")
+    if loss is None or onset is None or int((loss.step < onset).sum()) >= _BEGINNING:
+        return None
+    return "warm the learning rate up over the first steps"

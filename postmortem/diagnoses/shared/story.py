@@ -156,6 +156,7 @@ class Story:
         self._good: int | None = None
         self._onset = root.step
         self._in_the_log = True
+        self._ever_good = True
         self._sudden = root.name in _SEEN_NONFINITE
         self._rerun: int | None = None
         self._replayed = False
@@ -193,6 +194,11 @@ class Story:
         self._in_the_log = False
         return self
 
+    def never_good(self) -> Self:
+        """The fault was there from the first row of its metric on: no step before it is known to be good."""
+        self._ever_good = False
+        return self
+
     def replay(self, *, step: int | None = None) -> Self:
         """Puts the command that reruns `step` (default: the root's) in front of the advice.
 
@@ -228,6 +234,8 @@ class Story:
         return action.replace(" -j JOB ", f" -j {job} ") if job else action
 
     def _last_good_step(self) -> int | None:
+        if not self._ever_good:
+            return None
         if self._good is not None:
             return self._good
         if not watched(self._view):  # only the faulty metric itself is logged
