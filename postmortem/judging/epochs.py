@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from postmortem.core.report import Around
     from postmortem.core.view import View
 
-_STEP = re.compile(r"\b(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?![\d.])")
+_STEP = re.compile(
+    r"(?<![-\w])(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?![\d.])"
+)
 
 
 _OF_AN_EPOCH = (("the batch of step ", "a batch of step "), ("the previous step", "the previous epoch"))

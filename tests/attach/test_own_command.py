@@ -101,8 +101,8 @@ def test_the_command_is_rerun_to_the_culprit(project: Path, postmortem) -> None:
     assert eps["cured"]
     assert eps["loss"] > 1e6
     assert 0 < eps["far_from"] < 10
-    assert "no general fix keeps the loss on its course" in answer["next"][0]
-    assert any("far from its course" in each for each in answer["next"])
+    assert answer["next"][0].startswith("inspect sample 2 of the batch")  # the step is finite without it
+    assert any("far from its course" in each for each in answer["next"][1:])
     fidelity = answer["fidelity"]
     assert (fidelity["ok"], fidelity["first_step"], fidelity["exact"]) == (True, 6, fidelity["compared"])
     assert contents(project) == before

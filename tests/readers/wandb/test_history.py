@@ -83,9 +83,11 @@ _VALUES = st.one_of(
     st.dictionaries(st.text(), st.floats()),
 )
 
+_NAMES = st.text(max_size=3).map("x{}".format)  # none of which is a word for a step, in any language
+
 
 @settings(max_examples=300)
-@given(st.lists(st.dictionaries(st.text(max_size=3), _VALUES, max_size=4), max_size=6), st.data())
+@given(st.lists(st.dictionaries(_NAMES, _VALUES, max_size=4), max_size=6), st.data())
 def test_a_cut_costs_the_last_line(tmp_path_factory: Any, rows: list[dict[str, Any]], data: st.DataObject) -> None:
     """Of a file that is cut anywhere, all whole lines are read, and the rest of a line is a Problem."""
     path = tmp_path_factory.mktemp("cut") / "wandb-history.jsonl"
