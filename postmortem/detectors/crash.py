@@ -97,6 +97,7 @@ class Crash(BaseDetector):
                     "causes": causes,
                     "frame": first.fields.get("frame"),
                     "advice": first.fields.get("advice") or [],
+                    "unreadable": _unreadable(first),
                 },
             )
 
@@ -161,6 +162,13 @@ class Crash(BaseDetector):
             step=event.step if event.step is not None else view.last_step,
             evidence={"kind": event.kind, "file": event.file, "line": event.line},
         )
+
+
+def _unreadable(event: Event) -> str | None:
+    """The file of the data set that an exception names as one that cannot be read."""
+    kinds = {event.kind, event.fields.get("cause_kind")}
+    named = event.fields.get("file") if kinds & {"sample-unreadable", "data-corrupt"} else None
+    return str(named).strip() or None if named else None
 
 
 _SIGNAL = re.compile(r"^.*[\]|](?=(?:\[rank: \d+\] )?Received SIG)")

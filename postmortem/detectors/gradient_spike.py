@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
     from postmortem.detectors.shared.excursions import Excursion
 
+_BRIEF, _CHEAP = 5, 0.25
+"""The rows that a reaction of the loss may take, and the share of what was learned that it may give back, to be
+harmless."""
+
 
 @detector
 class GradientSpike(BaseDetector):
@@ -40,7 +44,7 @@ class GradientSpike(BaseDetector):
 
     Severity: info if a logged schedule (a task, a sequence length, a difficulty) changes at the same step, or a log
     message announces a new phase or unfrozen layers there; and for a spike below `large` times the level that the
-    training loss does not show: a clipped gradient changes little.
+    training loss does not show, or that costs it a little for a few rows: a clipped gradient changes little.
 
     Typical causes: a corrupt or very long sample, a rare class, loss terms divided by a small number, a learning rate
     close to the stability limit.
@@ -88,7 +92,7 @@ class GradientSpike(BaseDetector):
                 if lasting or peak < self.options.ratio * after or new_phase(view, step) or warm_restart(view, step):
                     continue
                 change = change_at(view, res.series, step)
-                harmless = peak < self.options.large * before and _loss_is_calm(view, res.series, spike)
+                reaction = _reaction(view, res.series, spike) if peak < self.options.large * before else None
                 (last, first), at_peak = res.series.value[spike.first - 1 : spike.first + 1], ""
                 if spike.peak > spike.first:
                     at_peak = f" (peak {number(peak)} at step {res.series.step[spike.peak]})"
@@ -97,22 +101,34 @@ class GradientSpike(BaseDetector):
                     spike.first,
                     f"{series.tag} jumps from {number(last)} at step {res.series.step[spike.first - 1]} to "
                     f"{number(first)} at step {step}{at_peak} and recovers"
-                    + (f", as {change}" if change else "; the loss does not react" if harmless else ""),
-                    severity="info" if change or harmless else None,
+                    + (f", as {change}" if change else reaction or ""),
+                    severity="info" if change or reaction else None,
                     end=spike.last,
                     evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z},
                 )
 
 
-def _loss_is_calm(view: View, series: Series, spike: Excursion) -> bool:
-    """Whether the training loss, logged beside the norm, is in and after the spike what it was before."""
+def _reaction(view: View, series: Series, spike: Excursion) -> str | None:
+    """In words: what the training loss, logged beside the norm, did in and after the spike, if that was harmless.
+
+    It stayed what it was before; or it rose for a few rows, by a small share of what had been learned, and came back.
+    """
     raw = view.main("loss")
     if raw is None:
-        return False
+        return None
     loss = raw.finite
     first, last = (int(np.searchsorted(loss.step, series.step[at])) for at in (spike.first, spike.last))
     before, after = loss.value[max(0, first - 25) : first], loss.value[first : last + 11]
     if len(before) < 10 or len(after) < 5 or len(loss) < 0.5 * len(series):
-        return False
+        return None
     level, spread = median(before), noise(before)
-    return bool(after.max() <= max(before.max(), level + 3 * spread) and np.median(after) <= level + spread)
+    if np.median(after) > level + spread:
+        return None
+    if after.max() <= max(before.max(), level + 3 * spread):
+        return "; the loss does not react"
+    high = np.flatnonzero(after > level + 3 * spread)
+    learned = median(loss.value[:3]) - level
+    if high[-1] >= _BRIEF or after.max() - level > _CHEAP * learned or high[-1] + 5 >= len(after):
+        return None
+    back = loss.step[first + high[-1] + 1]
+    return f"; the loss rises to {number(after.max())} and is back at its level by step {back}"

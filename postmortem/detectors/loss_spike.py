@@ -75,8 +75,8 @@ class LossSpike(BaseDetector):
     class Options:
         """Noise units and ratio to the previous level, then the stricter values of both (a small jump needs more noise
         units, a jump of few noise units a larger ratio); gap to the next excursion; fraction of the run that is ignored
-        at its start; minimum number of points; the ratio required for competing losses (GANs, reinforcement learning),
-        and for a validation loss."""
+        at its start; minimum number of points, and of evaluations (with fewer than `points`, only spikes that recover);
+        the ratio required for competing losses (GANs, reinforcement learning), and for a validation loss."""
 
         z: float = 4.0
         ratio: float = 1.35
@@ -85,6 +85,7 @@ class LossSpike(BaseDetector):
         gap: float = 1.6
         guard: float = 0.04
         points: int = 30
+        evaluations: int = 12
         contest: float = 2.5
         held_out: float = 3.0
 
@@ -98,8 +99,12 @@ class LossSpike(BaseDetector):
             raise NotChecked(f"no training loss with {self.options.points} finite points")
         for series in losses:
             yield from self._spikes(view, series, self.options.contest if contest else self.options.ratio, contest)
-        for series in totals(view, "val_loss", self.options.points):
-            yield from self._spikes(view, series, self.options.held_out)
+        for series in totals(view, "val_loss", self.options.evaluations):
+            spikes = list(self._spikes(view, series, self.options.held_out))
+            few = (
+                len(series) < self.options.points
+            )  # too few to tell a spike that lasts from a rise: only one that ends
+            yield from (f for f in spikes if f.evidence["recovered"] or not few)
 
     def _spikes(self, view: View, series: Series, ratio: float, contest: bool = False) -> Iterator[Finding]:
         res = residuals(view, series)

@@ -77,6 +77,10 @@ class MaskedNonfinite(BaseDetector):
             how = "a logger may have replaced a NaN"
             if certain:
                 how = "the gradient norm is non-finite, so a logger likely replaced a NaN"
+            no_gradient = dead is not None and len(dead) > 0 and not dead.any()
+            if no_gradient and grad is not None:
+                how = f"{grad.tag} is 0 from there as well: the loss may have no targets, or be multiplied by 0; or "
+                how += "the program may have replaced a NaN"
             scores = f", and {' and '.join(lost[:3])} {'falls' if len(lost) == 1 else 'fall'}" if lost else ""
             yield self.found(
                 series,
@@ -87,6 +91,7 @@ class MaskedNonfinite(BaseDetector):
                     "before": recent[-1],
                     "zeros": zeros,
                     "gradient_norm_not_finite": certain,
+                    "gradient_norm_zero": no_gradient,
                     "scores_lost": lost,
                 },
             )

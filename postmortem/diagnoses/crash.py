@@ -39,7 +39,7 @@ class Crash:
         known = CATALOGUE.get(str(root.evidence.get("kind")))
         count = int(root.evidence.get("count", 1))
         ranks = root.evidence.get("ranks") or []
-        frame = root.evidence.get("frame")
+        frame, unreadable = root.evidence.get("frame"), root.evidence.get("unreadable")
         summary = f"{_what(view, root, known)}: {root.message.rstrip('.')}."
         story = (
             Story(view, root, [*(f for f in crashes if f is not root), *named(findings, "silent-death")])
@@ -50,7 +50,8 @@ class Crash:
                 if count > 1 and len(ranks) > 1
                 else None
             )
-            .advise(*(root.evidence.get("advice") or (_fixes(known) if known is not None else ())))
+            .advise(f"check {unreadable}: repair it or leave it out" if unreadable else None)
+            .advise(*(root.evidence.get("advice") or (_fixes(known, unreadable) if known is not None else ())))
             .advise(f"to look for, not checked here: {known.evidence}" if known and known.evidence else None)
             .advise(f"postmortem explain {root.evidence.get('kind', root.code)}")
         )
@@ -113,9 +114,14 @@ def with_reasons(
     )
 
 
-def _fixes(signature: Signature) -> Iterator[str]:
-    """The advice of a signature, and of the one that it refers to ("See nan-metric: …")."""
+def _fixes(signature: Signature, known_file: str | None = None) -> Iterator[str]:
+    """The advice of a signature, and of the one that it refers to ("See nan-metric: …").
+
+    If the message names the file at fault, nobody has to find it.
+    """
     for fix in signature.fixes:
+        if known_file and fix.startswith("Find the "):
+            continue
         see = _SEE.match(fix)
         if see is not None and see["other"] in CATALOGUE and see["other"] != signature.id:
             yield from CATALOGUE[see["other"]].fixes

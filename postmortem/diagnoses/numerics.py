@@ -20,6 +20,10 @@ _BACKWARD = (
     "sqrt, norm or pow at 0, also inside torch.where()"
 )
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum_steps", "accumulation_steps")
+_NO_TARGETS = (
+    "count the targets of the batches from step {step} on that the loss does not ignore (ignore_index, an attention or "
+    "padding mask), and log the factors that it is multiplied by"
+)
 _RAMP = "loss or gradient norm were not stable in the ten rows before: the run may have been diverging"
 
 
@@ -47,6 +51,7 @@ class Numerics:
         gradients = [f for f in bad if f.name == "nonfinite-gradient"]
         backward = any(f is root or f.step == root.step for f in gradients)
         masked = any(f.name == "masked-nonfinite" for f in bad)
+        no_gradient = any(f.evidence.get("gradient_norm_zero") for f in bad)
         own_loss = (  # a report in words stands at the step printed last, whose loss need not be its own
             backward
             and root.tag is not None
@@ -57,8 +62,11 @@ class Numerics:
         if root.tag is None and root.severity == "error":
             where = "The logged numbers are finite up to there and do not show where it came from"
         elif masked:
-            sure = root.evidence.get("gradient_norm_not_finite")
-            where = f"The program {'likely' if sure else 'may have'} replaced a non-finite loss by a finite number"
+            where = "The log does not show which"
+            if root.evidence.get("gradient_norm_not_finite"):
+                where = "The program likely replaced a non-finite loss by a finite number"
+            elif not no_gradient:
+                where = "It may also be a batch without targets, or a loss that is multiplied by 0"
         elif root.severity == "warning":
             where = (
                 "The logged loss stays finite: the updates were likely skipped, as a loss scaler does, or did no harm"
@@ -83,8 +91,9 @@ class Numerics:
                 "or the batch is a different one)"
             )
             .advise(
+                _NO_TARGETS.format(step=root.step) if no_gradient else None,
                 _BACKWARD if own_loss else FORWARD,
-                "set logging_nan_inf_filter=False, so that the log shows non-finite losses" if masked else None,
+                _unmasked(view) if masked else None,
                 lower_rate(view, rate_at(view, root.step)) if ramp else None,
             )
             .replay()
@@ -99,3 +108,14 @@ class Numerics:
 def _accumulates(view: View) -> bool:
     """True if, by the configuration, a step has several micro-batches: its logged loss may be that of one of them."""
     return any(count > 1 for _, count in view.settings(*_ACCUMULATION))
+
+
+def _unmasked(view: View) -> str:
+    """How to see the non-finite losses that the program replaces: an option of transformers, or its own code."""
+    tags = {s.tag.rpartition("/")[2] for s in view.series}
+    trainer = any(reading.source == "trainer_state" for reading in view.run.readings)
+    if trainer or {"learning_rate", "epoch"} <= tags or any(view.settings("logging_nan_inf_filter")):
+        return "set logging_nan_inf_filter=False, so that the log shows non-finite losses"
+    return (
+        "log the loss before nan_to_num or a filter replaces non-finite values (transformers: logging_nan_inf_filter)"
+    )

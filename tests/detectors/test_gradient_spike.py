@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from postmortem.detectors.gradient_spike import GradientSpike
 from tests.detectors.cases import fires, noise, quiet, scale, spoiled
 
@@ -27,3 +29,16 @@ def test_a_spike_that_the_loss_does_not_show(view_of, healthy):
     assert found.severity == "warning"
     (found,) = GradientSpike().detect(view_of({"grad_norm": base["grad_norm"]}))
     assert found.severity == "warning"
+
+
+def test_a_loss_that_is_back_in_a_few_rows_lost_nothing(view_of):
+    """Two rows of a slightly higher loss are a remark; a loss that gives back what was learned is not."""
+    t = np.arange(400)
+    loss, norm = (1 + 3 * np.exp(-t / 60)) * noise(0.01, 400), 0.5 * noise(0.05, 400, seed=2)
+    norm[250] *= 7
+    for rise, severity in ((0.4, "info"), (2.0, "warning")):
+        high = loss.copy()
+        high[250:252] += rise
+        (found,) = GradientSpike().detect(view_of({"grad_norm": norm, "loss": high}))
+        assert found.severity == severity
+        assert ("is back at its level by step 252" in found.message) == (severity == "info")

@@ -189,3 +189,15 @@ def test_what_goes_on_for_long_is_not_at_the_end_of_the_log(view_of):
     for found in LossSpike().detect(view):
         assert "at the end of the log" not in found.message
         assert found.evidence["peak"] == loss[125:].max()
+
+
+def test_one_evaluation_of_twenty_four_far_above_the_others(view_of):
+    """A validation loss of few evaluations that jumps and comes back is worth a remark; one that stays is not this."""
+    held_out = 0.7 * noise(0.03, 24)
+    held_out[16] = 19.7
+    tags = {"loss": (np.arange(600), noise(0.05, 600)), "val_loss": (np.arange(0, 600, 25), held_out)}
+    (found,) = LossSpike().detect(view_of(tags))
+    assert (found.tag, found.step, found.severity) == ("val_loss", 400, "info")
+    assert "and has recovered by step 425" in found.message
+    held_out[16:] = 19.7
+    assert not list(LossSpike().detect(view_of(tags)))

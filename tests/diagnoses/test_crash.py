@@ -200,3 +200,17 @@ def test_a_time_limit_is_no_failure_of_the_program(tmp_path: Path) -> None:
     assert run.diagnosis is not None
     assert "The program was ended from outside" in run.diagnosis.summary
     assert "failed" not in run.diagnosis.summary
+
+
+def test_an_image_that_cannot_be_decoded_is_not_missing_and_is_named_in_the_advice(tmp_path: Path) -> None:
+    """The file exists, its content is at fault; whoever reads the advice need not search for it."""
+    bad = "PIL.UnidentifiedImageError: cannot identify image file '/data/n01/img_8.JPEG'"
+    for text in (WORKER.replace("ValueError: corrupt sample 900", bad), f"step 1 loss 0.9\n{RAISED}{bad}\n"):
+        (tmp_path / "train.log").write_text(text)
+        [run] = postmortem.scan(tmp_path).runs
+        assert run.diagnosis is not None
+        assert run.diagnosis.next[0] == "check /data/n01/img_8.JPEG: repair it or leave it out"
+        assert not any(action.startswith("Find the ") for action in run.diagnosis.next)
+        [event] = [e for e in run.events if e.severity == "error"]
+        assert "sample-unreadable" in (event.kind, event.fields.get("cause_kind"))
+        assert "missing" not in event.fields

@@ -46,3 +46,18 @@ def test_a_loss_reported_as_nan_in_words_comes_before_the_gradients_reported_aft
     log.write_text(f"{rows}NaN gradient in encoder.weight\n")
     (alone,) = postmortem.scan(log)
     assert "loss logged at that step" not in alone.diagnosis.summary
+
+
+def test_a_loss_of_exactly_zero_gets_the_advice_of_its_own_framework(story, course):
+    """A gradient of zero is evidence for a loss without targets; an option of transformers helps only there."""
+    zero = from_(200, 0.0)
+    told = story(course(loss=zero, grad_norm=zero)).diagnosis
+    assert "grad_norm is 0 from there as well" in told.summary
+    assert "count the targets" in told.next[0]
+    assert not any(action.startswith("set logging_nan_inf_filter") for action in told.next)
+    tags = course(loss=zero, grad_norm=zero)
+    tags = {"learning_rate" if tag == "lr" else tag: x for tag, x in tags.items()} | {"epoch": np.arange(400) / 100}
+    told = story(tags).diagnosis
+    assert any(action.startswith("set logging_nan_inf_filter") for action in told.next)
+    told = story(course(loss=zero)).diagnosis
+    assert "count the targets" not in " ".join(told.next)
