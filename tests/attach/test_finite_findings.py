@@ -134,7 +134,7 @@ def test_jumps_before_the_one_that_is_meant() -> None:
 
 
 def test_a_sample_that_comes_back_each_epoch(answer) -> None:
-    """The finding is about its second time: the first one makes neither the level nor the jump."""
+    """Its other jump makes neither the level nor the jump that is meant."""
     rows = (
         "y[3] = 4000.0; order = torch.arange(960).reshape(60, 16).roll(-57, 0).reshape(-1); x, y = x[order], y[order]"
     )
