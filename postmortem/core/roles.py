@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from postmortem.core import languages
+from postmortem.core.stats import median, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,28 +80,36 @@ class _Rule(NamedTuple):
     role: str | None
     why: str
     pattern: str
+    needs: str = ""
+    """What every match of the pattern holds: the pattern is not tried on names without it, nor compiled for them."""
 
 
 _TABLE: tuple[_Rule, ...] = tuple(
-    _Rule(role, why, pattern)
-    for role, why, pattern in (
+    _Rule(*rule)
+    for rule in (
         (None, "a count or a record of values, not a value",
-         rf"(^|[ /]){_RECORD} (\w+ )?({_LOSS}|nan|inf|skipped)|{languages.BEST_LOSS}|{_LOSS}( \w+)?[ /]{_OF_VALUES}$"
+         rf"(^|[ /]){_RECORD} (\w+ )?(nan|inf|skipped)|{languages.BEST_LOSS}"
          r"|(^|[ /])(best|lowest) (\w+ )?(score|metric|step|epoch|r?mse|mae|nll|ppl|perplexity)|\bnum memory"),
-        (None, "a setting", rf"{_LOSS}( \w+)?[ /]{_SETTING}$"
-         rf"|{_NORM}(?! (?:before|pre) clip)( \w+)? {_SETTING}$|\b{_GRAD} ?clip(ping)?( (val\w*|norm|thresh\w*))?$"
-         rf"|(?<!pre )\bclip {_GRAD}|\b(max|target) {_GRAD} norm"
-         rf"|\b(nll|b?ce|mse|mae|kl|entropy|map|iou|acc|reward|lr|learning rate|mem|memory) {_SETTING}$"
+        (None, "a count or a record of losses, not a loss",
+         rf"(^|[ /]){_RECORD} (\w+ )?{_LOSS}|{_LOSS}( \w+)?[ /]{_OF_VALUES}$", _LOSS),
+        (None, "a setting",
+         rf"\b(nll|b?ce|mse|mae|kl|entropy|map|iou|acc|reward|lr|learning rate|mem|memory) {_SETTING}$"
+         r"|(^|/)(coef\w*|lambdas?|multipliers?)/|\b(threshold|patience)$"),
+        (None, "a setting of a loss", rf"{_LOSS}( \w+)?[ /]{_SETTING}$"
          rf"|(^|[ /])(use|has|is|with|enable|compute|normali[sz]e|skip|disable) (\w+ )?{_LOSS}"
-         rf"|(^|[ /]){_LOSS} {_SETTING}/|(^|/)(coef\w*|lambdas?|multipliers?)/|(^|/)weights?/(?!.*{_GRAD}).*{_LOSS}"
-         rf"|{_LOSS} every|\b(threshold|patience)$"),
-        (None, "the norm after the clipping, which shows no explosion", rf"{_NORM} clipped$|\bclipped {_GRAD} norm"),
+         rf"|(^|[ /]){_LOSS} {_SETTING}/|(^|/)weights?/(?!.*{_GRAD}).*{_LOSS}|{_LOSS} every", _LOSS),
+        (None, "a setting of the clipping", rf"\b{_GRAD} ?clip(ping)?( (val\w*|norm|thresh\w*))?$"
+         rf"|(?<!pre )\bclip {_GRAD}|\b(max|target) {_GRAD} norm", _GRAD),
+        (None, "a setting of a norm", rf"{_NORM}(?! (?:before|pre) clip)( \w+)? {_SETTING}$", _NORM),
+        (None, "the norm after the clipping, which shows no explosion",
+         rf"{_NORM} clipped$|\bclipped {_GRAD} norm", _NORM),
         (None, "something else that is lost, or a scale that failed", rf"\bpacket {_LOSS}|\battempted "),
-        (None, "what a discriminator says, logged beside its losses", rf"{_LOSS}/(scores?|signs?|logits?)(/|$)"),
-        (None, "the settings of the parts of a loss", rf"{_LOSS}[ /]{_SETTING}/"),
+        (None, "what a discriminator says beside its losses", rf"{_LOSS}/(scores?|signs?|logits?)(/|$)", _LOSS),
+        (None, "the settings of the parts of a loss", rf"{_LOSS}[ /]{_SETTING}/", _LOSS),
         (None, "how long the loss takes, or the loss of a predicted time: the name does not tell",
-         rf"(^|[ /])time {_LOSS}$"),
-        (None, "how long the loss takes", rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}"),
+         rf"(^|[ /])time {_LOSS}$", _LOSS),
+        (None, "how long the loss takes",
+         rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}", _LOSS),
         (None, "gradient accumulation, no accuracy",
          r"\bacc(u|um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
         (None, "grows with the training whatever happens, or is set",
@@ -108,16 +117,18 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"|total (\w+ )?(time|duration)|train wall|scale ?window|(min|init|initial) scale|hysteresis"),
         ("loss_scale", "the factor of mixed precision; logit_scale and reward_scale are something else",
          r"\b(loss|grad|gradient|amp|fp16)[ /]*scaler?\b|(^|/)((grad|loss|amp)? ?scaler?|scaler? (scale|value))$"),
-        ("layer_grad_norm", "the norm of one layer's gradient, by the words before it or the folder around it",
-         rf"({_LAYER}|(?<!l)\d).*[ /]{_NORM}$|^(.*/)?{_GRAD}/(?!total|global|l2).*[ /]norm$|^norm/.+/{_GRAD}$"),
-        ("grad_norm", "the norm of the whole gradient", rf"(^|[ /]){_NORM}{_OF_ALL}( ?\(.*)?$"
-         rf"|(^|[ /])grad(ient)?s?[ /](total|global|all|overall)$"),
+        ("layer_grad_norm", "the norm of one layer's gradient, by the words before it",
+         rf"({_LAYER}|(?<!l)\d).*[ /]{_NORM}$", _NORM),
+        ("layer_grad_norm", "the norm of one layer's gradient, by the folders around it",
+         rf"^(.*/)?{_GRAD}/(?!total|global|l2).*[ /]norm$|^norm/.+/{_GRAD}$", _GRAD),
+        ("grad_norm", "the norm of the whole gradient", rf"(^|[ /]){_NORM}{_OF_ALL}( ?\(.*)?$", _NORM),
+        ("grad_norm", "by its folder", r"(^|[ /])grad(ient)?s?[ /](total|global|all|overall)$", _GRAD),
         ("grad_norm", "torch's clip_grad_norm_ returns total_norm, optax and TensorFlow call it global_norm",
          r"^(?!.*(param|weight|update|activ|embed|state|momentum|latent|feature)).*?"
          r"(^|[ /])(total|global) norm( (before|pre) ?clip\w*)?$"),
-        ("layer_grad_norm", "the norm of a part of the gradient, named after it", rf"(^|[ /]){_NORM}[ /].+"),
+        ("layer_grad_norm", "the norm of a part of the gradient, named after it", rf"(^|[ /]){_NORM}[ /].+", _NORM),
         ("perplexity", "exp(loss)", rf"perplexity|\bppl\b|{languages.PERPLEXITY}"),
-        ("accuracy", "a score in a folder of losses", rf"{_LOSS}/(\w+ )*(acc|accuracy)$"),
+        ("accuracy", "a score in a folder of losses", rf"{_LOSS}/(\w+ )*(acc|accuracy)$", _LOSS),
         ("loss", "says so", _LOSS),
         ("lr", "the learning rate, also of one group of parameters",
          r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?( ?\(.*)?$|^lr[ /]|^l r$"
@@ -213,9 +224,19 @@ def role_of(tag: str) -> str | None:
     return _role_of_name(_LONG_NUMBER.sub(_zeros, plain_name(tag)))
 
 
+def _by_table(name: str) -> str | None:
+    holds = {"": True}
+    for rule in _TABLE:
+        if rule.needs not in holds:
+            holds[rule.needs] = _compiled(rule.needs).search(name) is not None
+        if holds[rule.needs] and _compiled(rule.pattern).search(name) is not None:
+            return rule.role
+    return None
+
+
 @lru_cache(maxsize=65_536)
 def _role_of_name(name: str) -> str | None:
-    role = next((rule.role for rule in _TABLE if _compiled(rule.pattern).search(name)), None)
+    role = _by_table(name)
     held_out = _SPLIT.search(name) is not None
     if role in ("loss", "accuracy"):
         return f"val_{role}" if held_out else role
@@ -329,13 +350,13 @@ def falls(values: NDArray[np.float64]) -> bool:
     finite = values[np.isfinite(values)]
     half = finite[: max(6, len(finite) // 2)]
     first = max(1, len(half) // 8)
-    return len(half) >= 6 and bool(np.quantile(half[len(half) // 3 :], 0.75) < np.median(half[:first]))
+    return len(half) >= 6 and bool(quantile(half[len(half) // 3 :], 0.75) < median(half[:first]))
 
 
 def _falls_far(values: NDArray[np.float64]) -> bool:
     """Whether a score falls as a loss does. Results of a search, best first, fall as well, but not as far."""
     finite = values[np.isfinite(values)]
-    return falls(finite) and bool(np.median(finite[-3:]) < 0.8 * np.median(finite[:1]))
+    return falls(finite) and bool(median(finite[-3:]) < 0.8 * median(finite[:1]))
 
 
 def _may_be_rates(values: NDArray[np.float64]) -> bool:
