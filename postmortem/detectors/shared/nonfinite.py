@@ -178,6 +178,9 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
     evidence: dict[str, Any] = {"value": series.value[at], "count": onset.count, "points": len(series)}
     if onset.before is None:
         text = f"{series.tag} is {what} since its first point (step {series.step[at]})"
+        if at:
+            text = f"{series.tag} is {what} at step {series.step[at]}; it was {number(series.value[0])} at its first "
+            text += f"point (step {series.step[0]})"
     else:
         value, step = series.value[onset.before], series.step[onset.before]
         # the row before is not finite either: it shows that this kind of value was not there yet
