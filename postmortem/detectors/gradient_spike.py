@@ -122,7 +122,7 @@ def _reaction(view: View, series: Series, spike: Excursion) -> str | None:
     if len(before) < 10 or len(after) < 5 or len(loss) < 0.5 * len(series):
         return None
     level, spread = median(before), noise(before)
-    if np.median(after) > level + spread:
+    if median(after) > level + spread:
         return None
     if after.max() <= max(before.max(), level + 3 * spread):
         return "; the loss does not react"

@@ -30,6 +30,9 @@ _OPPONENT = re.compile(
 """Scores that fall where all is well: of a fooled discriminator, of a domain classifier, of rejected answers, and the
 rewards for what is new, which wear off."""
 _ENTROPY = re.compile(r"(?i)entropy")
+_UPDATE = re.compile(r"(?i)(?:^|[/_. ])(?:approx_?)?kl(?:$|[/_. ]|_?div)|clip_?frac")
+_JUMP = 5.0
+"""Measures of how far an update moved the policy, and the ratio to their level from which one is a jump."""
 
 
 class _Course(NamedTuple):
@@ -60,7 +63,7 @@ class ScoreCollapse(BaseDetector):
     in adversarial training, labels or rewards that changed.
 
     What to try: continue from the checkpoint before the fall with a lower learning rate, more entropy bonus or a
-    tighter KL limit; look at the loss, the gradient norm and the entropy at the step of the fall.
+    tighter KL limit; look at the loss, the gradient norm, the entropy and the KL divergence at the step of the fall.
 
     Severity: info if a logged schedule (a task, a difficulty) changes at the step of the fall, or a log message
     announces a new phase there, unless a classifier is at chance level from then on.
@@ -109,7 +112,7 @@ class ScoreCollapse(BaseDetector):
         rest = smooth[down:]
         if len(rest) < max(5, self.options.lasting * n) or rest.max() > first + 0.5 * gain:
             return None
-        return _Course(series, smooth, first, top, fell, down) if np.median(rest) <= first + 0.25 * gain else None
+        return _Course(series, smooth, first, top, fell, down) if median(rest) <= first + 0.25 * gain else None
 
     @staticmethod
     def _keeps_gain(series: Series) -> bool:
@@ -128,11 +131,28 @@ class ScoreCollapse(BaseDetector):
             course.fell,
             f"{series.tag} rises from {number(course.first)} to {number(course.top)}, falls from step "
             f"{step[course.fell]} on, and stays at about {number(end)} from step {step[course.down]} to the end"
-            + (f", as {change}" if change else _deterministic(view, int(step[course.down]))),
+            + (f", as {change}" if change else _update(view, fell) + _deterministic(view, int(step[course.down]))),
             severity="info" if change else None,
             end=len(series) - 1,
             evidence={"first": course.first, "top": course.top, "end": end, "down_since": step[course.down]},
         )
+
+
+def _update(view: View, fell: int) -> str:
+    """In words: the measure of the size of an update that jumped shortly before the fall, if one is logged."""
+    for series in (s.finite for s in view.series if _UPDATE.search(s.tag)):
+        until = int(np.searchsorted(series.step, fell, side="right"))
+        start = max(10, until - max(6, len(series) // 50))
+        for at in range(start, until):
+            before = series.value[max(0, start - 25) : at]
+            level = median(before)
+            if level > 0 and series.value[at] > max(_JUMP * level, 2 * float(before.max())):
+                return (
+                    f"; {series.tag} jumps from {number(series.value[at - 1])} at step {series.step[at - 1]} to "
+                    f"{number(series.value[at])} at step {series.step[at]}: the update there may have been too large "
+                    "(lower the learning rate, the clip range or the target of the KL divergence)"
+                )
+    return ""
 
 
 def _deterministic(view: View, step: int) -> str:

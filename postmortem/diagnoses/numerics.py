@@ -15,6 +15,10 @@ FORWARD = (
     "look for sqrt, norm, pow, log or division at or near zero in the loss or a custom layer, and add an eps inside; "
     "or for a mean or a softmax over nothing, such as an empty mask"
 )
+OVERFLOW = (
+    "look for what makes an infinity: exp, pow or a product of large values that overflows (weights that grew, inputs "
+    "without normalisation), a division by zero, log of zero"
+)
 _BACKWARD = (
     "look for a function whose derivative is infinite although its value is finite: "
     "sqrt, norm or pow at 0, also inside torch.where()"
@@ -62,11 +66,7 @@ class Numerics:
         if root.tag is None and root.severity == "error":
             where = "The logged numbers are finite up to there and do not show where it came from"
         elif masked:
-            where = "The log does not show which"
-            if root.evidence.get("gradient_norm_not_finite"):
-                where = "The program likely replaced a non-finite loss by a finite number"
-            elif not no_gradient:
-                where = "It may also be a batch without targets, or a loss that is multiplied by 0"
+            where = _of_a_zero(root, no_gradient)
         elif root.severity == "warning":
             where = (
                 "The logged loss stays finite: the updates were likely skipped, as a loss scaler does, or did no harm"
@@ -80,6 +80,7 @@ class Numerics:
             where += "an operation is at fault"
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
+        infinite = root.name == "inf-onset" and root.step is not None and not own_loss
         ramp = bool(watched(view)) and not stable_before(view, root.step)
         strength: Strength = "likely" if own_loss and not masked else "possible"
         return (
@@ -92,7 +93,8 @@ class Numerics:
             )
             .advise(
                 _NO_TARGETS.format(step=root.step) if no_gradient else None,
-                _BACKWARD if own_loss else FORWARD,
+                f"check the samples of {_steps(root)}: an extreme value makes a loss overflow" if infinite else None,
+                _BACKWARD if own_loss else OVERFLOW if infinite else FORWARD,
                 _unmasked(view) if masked else None,
                 lower_rate(view, rate_at(view, root.step)) if ramp else None,
             )
@@ -105,9 +107,24 @@ class Numerics:
         )
 
 
+def _steps(root: Finding) -> str:
+    """The steps that a non-finite value may be of."""
+    first, last = root.evidence.get("between") or (root.step, root.step)
+    return f"step {last}" if first == last else f"steps {first} to {last}"
+
+
 def _accumulates(view: View) -> bool:
     """True if, by the configuration, a step has several micro-batches: its logged loss may be that of one of them."""
     return any(count > 1 for _, count in view.settings(*_ACCUMULATION))
+
+
+def _of_a_zero(root: Finding, no_gradient: bool) -> str:
+    """What a loss of exactly 0 may be, beside what the message of the finding says."""
+    if root.evidence.get("gradient_norm_not_finite"):
+        return "The program likely replaced a non-finite loss by a finite number"
+    if no_gradient:
+        return "The log does not show which"
+    return "It may also be a batch without targets, or a loss that is multiplied by 0"
 
 
 def _unmasked(view: View) -> str:

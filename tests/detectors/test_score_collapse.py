@@ -60,3 +60,17 @@ def test_the_message_names_an_entropy_that_is_lost(tmp_path):
     [finding] = [f for f in run.findings if f.name == "score-collapse"]
     assert "entropy is near zero since" in finding.message
     assert run.verdict == "suspect"
+
+
+def test_a_jump_of_the_kl_divergence_before_the_fall_is_told(view_of):
+    """The update that ruined the policy shows in the KL divergence a few steps before the reward falls."""
+    steps = np.arange(N)
+    reward = np.where(steps < 250, np.interp(steps, [0, 200], [100, 170]), 95) * noise()
+    kl = 0.01 * noise(0.1, seed=4)
+    (found,) = ScoreCollapse().detect(view_of({"reward": (steps, reward), "approx_kl": (steps, kl)}))
+    assert "kl" not in found.message
+    jump = kl.copy()
+    jump[246:] *= 80
+    (found,) = ScoreCollapse().detect(view_of({"reward": (steps, reward), "approx_kl": (steps, jump)}))
+    assert "approx_kl jumps from" in found.message
+    assert "at step 246" in found.message

@@ -61,3 +61,17 @@ def test_a_loss_of_exactly_zero_gets_the_advice_of_its_own_framework(story, cour
     assert any(action.startswith("set logging_nan_inf_filter") for action in told.next)
     told = story(course(loss=zero)).diagnosis
     assert "count the targets" not in " ".join(told.next)
+
+
+def test_an_infinity_has_other_advice_than_a_nan(story, course):
+    """An overflow to infinity comes of extreme values or large weights, a NaN of sqrt(0) or a mean over nothing."""
+    step = np.arange(400) * 4 + 3
+    for value, first, then in (
+        (np.inf, "check the samples of steps 800 to 803", "overflows"),
+        (np.nan, "look for sqrt", ""),
+    ):
+        tags = {"loss": (step, from_(200, value)(course()["loss"]))}
+        told = story(tags).diagnosis
+        assert told.name == "numerics"
+        assert told.next[0].startswith(first)
+        assert then in told.next[1]
