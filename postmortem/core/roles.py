@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from postmortem.core import languages
+from postmortem.core.role_values import falls, falls_far, may_be_rates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from numpy.typing import NDArray
 
@@ -38,7 +39,10 @@ ROLES = (
     "epoch",
 )
 
-HELD_OUT = r"(?:val|vali|valid|validation|eval|evaluation|dev|test|held(?: ?out)?|hold ?out)"
+HELD_OUT = (
+    r"(?:val|vali|valid|validation|valdation|validaton|vaildation|vaild|eval|evaluation|dev|test"
+    r"|held(?: ?out)?|hold ?out)"
+)
 _SPLIT = re.compile(
     rf"(?:^|[ /])['\[(]*{HELD_OUT}(?:$|[ /\d\])'])|^{HELD_OUT}(?=loss|acc)"
     rf"|^(?:va|vl|vld|dv|ho|tst|cv)[ /](?=\w)|{languages.HELD_OUT_NAMES}"
@@ -118,6 +122,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("layer_grad_norm", "the norm of a part of the gradient, named after it", rf"(^|[ /]){_NORM}[ /].+"),
         ("perplexity", "exp(loss)", rf"perplexity|\bppl\b|{languages.PERPLEXITY}"),
         ("accuracy", "a score in a folder of losses", rf"{_LOSS}/(\w+ )*(acc|accuracy)$"),
+        (None, "how long something took, by its unit", r"(loss|cost\w*) \((ms|us|µs|ns|s|secs?|min|h|hrs?)\)$"),
         ("loss", "says so", _LOSS),
         ("lr", "the learning rate, also of one group of parameters",
          r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?( ?\(.*)?$|^lr[ /]|^l r$"
@@ -148,6 +153,9 @@ _TABLE: tuple[_Rule, ...] = tuple(
         (None, "a log-likelihood or a bound is to rise: no loss",
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
         (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
+        ("val_accuracy", "the average precision of a detector, which is measured in an evaluation only",
+         r"^(?!.*\btrain).*((^|/)(bbox|segm|keypoints?)[ /]m?ap(?![a-z])"
+         r"|(^|/)metrics/(m?ap|precision|recall)(?![a-z]))"),
         ("accuracy", "a score that is to rise",
          r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*"
          r"|(?<!kernel )(?<!feature )(?<!attention )[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
@@ -181,8 +189,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
 _compiled = lru_cache(maxsize=None)(re.compile)
 """The patterns of the table are compiled when a name asks for them: most names are decided by one of the first."""
 
-_LONG_NUMBER = re.compile(r"\d{3,}")
-"""No pattern asks which digits these are: names that differ in nothing else are matched once."""
+_LONG_NUMBER = re.compile(r"(?<=\d)\d{2,}")
+"""No pattern asks which digits these are, after the first: names that differ in nothing else are matched once."""
 _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
 
@@ -271,19 +279,19 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"
-            elif _RATES.fullmatch(name) and "lr" not in roles.values() and _may_be_rates(values(tag)):
+            elif _RATES.fullmatch(name) and "lr" not in roles.values() and may_be_rates(values(tag)):
                 roles[tag] = "lr"  # "loss 2.3 rate 1e-3", "perte 2,3 taux 1e-3"
             elif last in ("norm", "train norm") and folder in ("", "train/", "training/", "optim/") and has_loss:
                 if "lr" in roles.values() and _SPLIT.search(name) is None:
                     roles[tag] = "grad_norm"  # "loss 2.3 | norm 1.2 | lr 3e-4", as llm.c prints it
-            elif name in _BARE and not has_loss and _are_losses(names, values):
-                roles[tag] = _BARE[name]  # "step 100 train 2.31 val 2.40"
+            elif name in _BARE and _is_bare_loss(name, names, roles if has_loss else {}, values):
+                roles[tag] = _BARE[name]
         elif roles[tag] in ("loss", "accuracy") and (found := _V.fullmatch(name)):
             if _has_held_out_v(found, known):
                 roles[tag] = f"val_{roles[tag]}"  # v_loss beside loss; of reinforcement learning, the value's loss
         elif roles[tag] == "accuracy" and _OBJECTIVE.search(last) and falls(values(tag)):
             roles[tag] = "loss"  # "dice_objective 0.53": one minus the score
-        elif name == "score" and not has_loss and _falls_far(values(tag)) and not any(map(_POLICY.search, known)):
+        elif name == "score" and not has_loss and falls_far(values(tag)) and not any(map(_POLICY.search, known)):
             roles[tag] = "loss"  # DL4J's "Score at iteration 100 is 1.6"
     _give_to_held_out(roles, names)
     _take_from_errors(roles, names)
@@ -321,29 +329,6 @@ def _give_to_held_out(roles: dict[str, str | None], names: dict[str, str]) -> No
             roles[tag] = "val_loss"
 
 
-def falls(values: NDArray[np.float64]) -> bool:
-    """Whether most of what follows the beginning of a series lies below it: such a metric is minimised.
-
-    Only the first half counts, so that a divergence at the end hides nothing.
-    """
-    finite = values[np.isfinite(values)]
-    half = finite[: max(6, len(finite) // 2)]
-    first = max(1, len(half) // 8)
-    return len(half) >= 6 and bool(np.quantile(half[len(half) // 3 :], 0.75) < np.median(half[:first]))
-
-
-def _falls_far(values: NDArray[np.float64]) -> bool:
-    """Whether a score falls as a loss does. Results of a search, best first, fall as well, but not as far."""
-    finite = values[np.isfinite(values)]
-    return falls(finite) and bool(np.median(finite[-3:]) < 0.8 * np.median(finite[:1]))
-
-
-def _may_be_rates(values: NDArray[np.float64]) -> bool:
-    """Whether all finite values may be learning rates."""
-    finite = values[np.isfinite(values)]
-    return len(finite) > 0 and bool((finite >= 0).all() and (finite <= 0.5).all() and finite.min() < 0.1)
-
-
 def _is_sum(tag: str, folder: str, known: dict[str, str | None]) -> bool:
     """Whether two tags beside a `total` are parts of a loss, by name or role."""
     beside = [n for n in known if n != plain_name(tag) and n.rpartition("/")[0] == folder.rstrip("/")]
@@ -357,6 +342,35 @@ def _are_losses(names: dict[str, str], values: Callable[[str], NDArray[np.float6
     return {_BARE[names[tag]] for tag in bare} == {"loss", "val_loss"} and all(
         falls(values(tag)) for tag in bare if _BARE[names[tag]] == "loss"
     )
+
+
+def _is_bare_loss(
+    name: str, names: dict[str, str], roles: dict[str, str | None], values: Callable[[str], NDArray[np.float64]]
+) -> bool:
+    """Whether a bare word for a split names a loss: ``train 2.31 val 2.40``, ``pos 1.5 | val 8.6 val_pos 0.2``.
+
+    `roles` are those of the tags, {} if none is a loss by its name.
+    """
+    if not roles:
+        return _are_losses(names, values)
+    return _beside_loss(names, roles, values) or (_BARE[name] == "val_loss" and _is_sum_of_parts(name, names.values()))
+
+
+def _beside_loss(
+    names: dict[str, str], roles: dict[str, str | None], values: Callable[[str], NDArray[np.float64]]
+) -> bool:
+    """Whether bare `train` and `val` are losses of evaluations, beside a loss of the training of the same size."""
+    bare = {_BARE[name]: tag for tag, name in names.items() if name in _BARE}
+    loss = next((tag for tag in names if roles[tag] == "loss" and is_total(tag)), None)
+    if bare.keys() != {"loss", "val_loss"} or loss is None:
+        return False
+    usual = [float(np.median(v[np.isfinite(v)])) for v in map(values, (loss, *bare.values())) if np.isfinite(v).any()]
+    return len(usual) == 3 and all(usual[0] / 2 <= v <= 2 * usual[0] for v in usual)
+
+
+def _is_sum_of_parts(name: str, known: Collection[str]) -> bool:
+    """Whether parts are logged under this name of a split, and without it as well: ``val pos`` beside ``pos``."""
+    return any(other.startswith(f"{name} ") and other[len(name) + 1 :] in known for other in known)
 
 
 _WHOLE = re.compile(r"(loss|losses|lossfn|total|objective|sum)$")

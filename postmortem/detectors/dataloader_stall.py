@@ -76,6 +76,7 @@ class DataloaderStall(BaseDetector):
         usual = median(steps[0].cost) if steps and steps[0].how == "step time" else None
         for series in data:
             slow = self._slow(series.value) & (series.value > (0.5 * usual if usual else 0))
+            slow &= ~_hidden(series, steps)
             if not _negligible(Timing(series, series.value, "step time"), slow) and (
                 finding := self._judge(view, series, series.value, slow, lasting=True)
             ):
@@ -131,7 +132,7 @@ class DataloaderStall(BaseDetector):
             series,
             at,
             f"{series.tag} {how} {what}, first at step {series.step[at]}",
-            severity="info" if len(rows) == 1 and longest < self.options.single * often else None,
+            severity="info" if len(rows) == 1 else None,
             end=int(rows[-1]),
             evidence={
                 "usual": median(series.value[:at]),
@@ -151,6 +152,22 @@ def _negligible(timing: Timing, slow: NDArray[np.bool_]) -> bool:
     steps = np.diff(timing.series.step)
     between = median(steps[steps > 0]) if (steps > 0).any() else 1.0
     return cost is not None and float((cost[slow] - median(cost[:at])).sum()) * between < _LITTLE
+
+
+def _hidden(series: Series, steps: list[Timing]) -> NDArray[np.bool_]:
+    """True at rows whose step took no longer than usual though its loading did: the wait cost nothing.
+
+    Only where the time of a step includes that of loading; all false where no step time is logged.
+    """
+    timing = next((t for t in steps if t.how == "step time" and t.series.rank == series.rank), None)
+    found = np.zeros(len(series.value), bool)
+    if timing is None:
+        return found
+    _, at, of = np.intersect1d(series.step, timing.series.step, return_indices=True)
+    load, cost = series.value[at], timing.cost[of]
+    if len(at) and (load <= cost).all():
+        found[at] = cost - median(cost) < 0.5 * (load - median(load))
+    return found
 
 
 def _computing(view: View, timing: Timing) -> NDArray[np.bool_]:
