@@ -167,12 +167,6 @@ def is_mean(named: Named, gap: str, before: Value) -> bool:
     return role is None or role == role_of(before.tag)
 
 
-def is_split(named: Named) -> bool:
-    """Whether the name is a word for a split of the data."""
-    name = named.name.lower()
-    return bool(named.split) or name in SPLITS or (not named.strong and name.rstrip(":") in SPLITS)
-
-
 _MILLISECONDS = re.compile(r"(?i)(?:^|[\W_])ms(?:$|[\W_])")
 
 
