@@ -279,7 +279,9 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"
-            elif _RATES.fullmatch(name) and "lr" not in roles.values() and may_be_rates(values(tag)):
+            elif (
+                _RATES.fullmatch(name) and may_be_rates(values(tag)) and not _has_rates(roles, values, len(values(tag)))
+            ):
                 roles[tag] = "lr"  # "loss 2.3 rate 1e-3", "perte 2,3 taux 1e-3"
             elif last in ("norm", "train norm") and folder in ("", "train/", "training/", "optim/") and has_loss:
                 if "lr" in roles.values() and _SPLIT.search(name) is None:
@@ -327,6 +329,11 @@ def _give_to_held_out(roles: dict[str, str | None], names: dict[str, str]) -> No
     for tag, name in names.items():
         if roles[tag] is None and _OF_HELD_OUT.sub("", name) in minimised and is_held_out(tag):
             roles[tag] = "val_loss"
+
+
+def _has_rates(roles: dict[str, str | None], values: Callable[[str], NDArray[np.float64]], rows: int) -> bool:
+    """Whether a learning rate is logged in a tenth of `rows` rows or more: printed once per start, it is a setting."""
+    return any(role == "lr" and len(values(tag)) >= 0.1 * rows for tag, role in roles.items())
 
 
 def _is_sum(tag: str, folder: str, known: dict[str, str | None]) -> bool:

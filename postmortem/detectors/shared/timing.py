@@ -79,6 +79,23 @@ def interrupted(view: View, series: Series) -> NDArray[np.bool_]:
     return found if found.mean() < 0.5 else np.zeros(len(series), bool)
 
 
+def opens(view: View, series: Series) -> NDArray[np.bool_]:
+    """True at the first row of each epoch and after each restart: workers start there and fill their queues.
+
+    None where that is true of half of the rows.
+    """
+    found = np.zeros(len(series), bool)
+    starts = [r.after for r in view.restarts]
+    for reading in view.run.readings:
+        starts += [end + 1 for end in reading.facts.get("epoch_ends", {}).values()]
+    if (epoch := view.main("epoch")) is not None:
+        whole = np.floor(epoch.finite.value)
+        starts += epoch.finite.step[1:][np.diff(whole) > 0].tolist()
+    rows = np.searchsorted(series.step, np.array(starts, np.int64), side="left")
+    found[rows[rows < len(series)]] = True
+    return found if found.mean() < 0.5 else np.zeros(len(series), bool)
+
+
 def longer_episodes(view: View, timing: Timing, shift: float) -> str:
     """In words, what says that rows take longer as their episodes do; "" if nothing says it.
 
