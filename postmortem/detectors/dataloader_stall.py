@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import median, trailing_median
+from postmortem.core.stats import median, quantile, trailing_median
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.regimes import change_at
@@ -122,7 +122,7 @@ class DataloaderStall(BaseDetector):
         if (not many and _even(rows)) or change_at(view, series, int(series.step[at])):
             return None
         longest = float(cost[rows].max())
-        often = float(np.quantile(cost[:at], 0.9))
+        often = quantile(cost[:at], 0.9)
         if longest < 2 * often:
             return None  # one step in ten was nearly as long before: the times scatter
         if not usual:  # too short for the digits that are printed, as 0.000: nothing is known of the ratio

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postmortem.core.role_values import falls
+from postmortem.core.roles import falls
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.lr_phase import dead_from
