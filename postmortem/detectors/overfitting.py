@@ -179,7 +179,7 @@ def _fewer(rate: Series, step: int) -> bool:
     """Whether an error rate has fallen further since a step: by a hundredth at its best, and it stayed below."""
     x = rate.value
     at = int(np.searchsorted(rate.step, step))
-    return at < len(x) - 1 and bool(x[at:].min() < 0.99 * x[at] and np.median(x[-max(3, len(x) // 10) :]) < x[at])
+    return at < len(x) - 1 and bool(x[at:].min() < 0.99 * x[at] and median(x[-max(3, len(x) // 10) :]) < x[at])
 
 
 def _around(series: Series, step: int) -> Series | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.comparison import Comparison, Parting
-from postmortem.core.stats import SIGMA
+from postmortem.core.stats import SIGMA, median
 from postmortem.core.view import View
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def compare(a: Run, b: Run) -> Comparison:
     """Compares two runs that were read; `a` is the baseline whose noise counts."""
     left, right = View(a), View(b)
     name_a, name_b = (f"{run.name} ({run.path})" if a.name == b.name else run.name for run in (a, b))
+    unit = "epoch" if a.step_axis == b.step_axis == "epoch" else "step"
     partings = []
     matched: set[int] = set()
     only_a = []
@@ -41,7 +42,7 @@ def compare(a: Run, b: Run) -> Comparison:
             only_a.append(series.tag)
         else:
             matched.add(id(other))
-            partings.append(_part(series, other))
+            partings.append(_part(series, other, unit))
     facts_a, facts_b = _settings(a), _settings(b)
     settings = {
         key: (facts_a.get(key), facts_b.get(key))
@@ -74,7 +75,7 @@ def _counterpart(series: Series, left: View, right: View) -> Series | None:
     return right.main(series.role)
 
 
-def _part(a: Series, b: Series) -> Parting:
+def _part(a: Series, b: Series, unit: str) -> Parting:
     common, i, j = np.intersect1d(a.step, b.step, return_indices=True)
     x, y = a.value[i], b.value[j]
     differs = ~((x == y) | (np.isnan(x) & np.isnan(y)))
@@ -88,6 +89,7 @@ def _part(a: Series, b: Series) -> Parting:
         exact_step=None if first is None else int(common[first]),
         values=None if first is None else (float(x[first]), float(y[first])),
         beyond_noise_step=None if beyond is None else int(common[beyond]),
+        unit=unit,
     )
 
 
@@ -95,7 +97,7 @@ def _beyond_noise(x: NDArray[np.float64], y: NDArray[np.float64]) -> int | None:
     """Index from which on x and y differ by more than the noise of x for LASTING_POINTS points; None if never."""
     finite = np.isfinite(x)
     steps = np.abs(np.diff(x[finite]))
-    noise = SIGMA * float(np.median(steps)) / math.sqrt(2) if len(steps) else 0.0
+    noise = SIGMA * median(steps) / math.sqrt(2) if len(steps) else 0.0
     with np.errstate(invalid="ignore"):
         apart = (np.abs(x - y) > NOISE_FACTOR * noise) | (np.isfinite(x) != np.isfinite(y))
     run = min(LASTING_POINTS, len(apart))

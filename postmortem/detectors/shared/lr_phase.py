@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.core.stats import noise
+from postmortem.core.stats import median, noise
 from postmortem.core.training_length import training_length
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def no_worse(view: View, step: int, slack: float = 0.0) -> bool:
     before, after = loss.value[loss.step < step], loss.value[loss.step >= step]
     if len(before) <= 2 or len(after) <= 4:
         return False
-    most = np.median(before[-10:]) + (slack * noise(loss.value) if slack else 0.0)
-    return bool(np.median(after[-len(after) // 2 :]) <= most)
+    most = median(before[-10:]) + (slack * noise(loss.value) if slack else 0.0)
+    return bool(median(after[-len(after) // 2 :]) <= most)
 
 
 def still_warms_up(view: View) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.printable import number
 from postmortem.core.stats import groups
 
@@ -254,7 +255,7 @@ def skipped(view: View, series: Series) -> NDArray[np.bool_]:
 def _scaler(view: View) -> bool:
     """Whether a loss scaler is seen at work: a logged scale that changes, or reports of overflows."""
     scale = view.main("loss_scale")
-    if scale is not None and len(np.unique(scale.finite.value)) > 1:
+    if scale is not None and len(distinct(scale.finite.value)) > 1:
         return True
     return any("overflow" in e.kind for e in view.events)
 

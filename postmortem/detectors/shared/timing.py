@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.printable import number
 from postmortem.core.stats import median
 
@@ -73,7 +74,7 @@ def interrupted(view: View, series: Series) -> NDArray[np.bool_]:
     """
     held_out = [s.step for s in view.of("val_loss", "val_accuracy")]
     saved = [np.array([c.step for c in view.checkpoints if c.step is not None], np.int64)]
-    steps = np.unique(np.concatenate([*held_out, *saved]))
+    steps = distinct(np.concatenate([*held_out, *saved]))
     before = np.concatenate([series.step[:1] - 1, series.step[:-1]])
     found = np.searchsorted(steps, series.step, side="right") > np.searchsorted(steps, before, side="left")
     return found if found.mean() < 0.5 else np.zeros(len(series), bool)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.core.skipped import Skip
@@ -26,6 +27,7 @@ from postmortem.readers.text.steps.row_store import NO_STEP, RowStore
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from typing import Any
 
     from numpy.typing import NDArray
 
@@ -94,7 +96,7 @@ class LogFile:
             problems=lines.problems,
             skipped=resolved.skipped,
             notes=[*lines.notes, *self._notes(), *resolved.notes],
-            ended=found.ended,
+            ended="completed" if found.ended is None and _is_done(resolved.plan) else found.ended,
             started=None if np.isnan(self.first_time) else float(self.first_time),
             stopped=None if np.isnan(self.last_time) else float(self.last_time),
             step_axis=resolved.axis,
@@ -211,6 +213,11 @@ class LogFile:
         yield from rows.shown()
 
 
+def _is_done(plan: dict[str, Any]) -> bool:
+    """Whether the last rows are those of the last planned step or epoch."""
+    return bool(plan) and plan["done"] >= plan["planned"]
+
+
 def _last_fall(resolved: Resolved) -> int:
     """The last line at which the steps of a rank go back; -1 if they never do."""
     known = np.flatnonzero(resolved.step != NO_STEP)
@@ -228,7 +235,7 @@ def _went_back(resolved: Resolved, line: int) -> bool:
     rank = resolved.rank[known][np.searchsorted(resolved.line[known], line, side="right") - 1]
     known &= resolved.rank == rank
     steps, is_after = resolved.step[known], resolved.line[known] > line
-    before, after = np.unique(steps[~is_after]), np.unique(steps[is_after])
+    before, after = distinct(steps[~is_after]), distinct(steps[is_after])
     again = np.isin(after, before) & (after < steps[~is_after][-1])
     return bool(min(np.count_nonzero(again), np.count_nonzero(after > before[-1])) >= _STEPS_APART)
 

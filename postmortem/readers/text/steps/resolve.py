@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.points import Points
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip, Skips
+from postmortem.core.stats import median
+from postmortem.readers.text.steps.ahead import is_at, printed_ahead, with_following
 from postmortem.readers.text.steps.announced_length import planned
 from postmortem.readers.text.steps.counters import (
     agreeing,
@@ -27,7 +30,7 @@ from postmortem.readers.text.steps.counters import (
 )
 from postmortem.readers.text.steps.draft import Draft
 from postmortem.readers.text.steps.epoch_values import placed_by_epoch
-from postmortem.readers.text.steps.epochs import epoch_ends, from_bars, global_steps
+from postmortem.readers.text.steps.epochs import epoch_ends, from_bars, global_steps, only_bars_again
 from postmortem.readers.text.steps.repeats import again
 from postmortem.readers.text.steps.row_store import EVALUATION, NO_STEP
 from postmortem.readers.text.steps.shared_names import set_shared_apart
@@ -119,7 +122,7 @@ def _axis(draft: Draft) -> Axis:
     filled = rows["count"] > 0
     whole = whole_epochs(draft.epoch)
     has_epochs = bool((whole & filled).any() and not (~whole & ~np.isnan(draft.epoch)).any())
-    if (exact & filled).any() or exact.sum() > 1:
+    if (exact & filled).any() or (exact.sum() > 1 and not (has_epochs and only_bars_again(rows, exact))):
         at_row = _carried(rows, step, exact, placing)
         finer = main is not None and has_epochs and is_finer(draft.epoch, at_row, exact, main)
         if loop is not None and loop.length is None:
@@ -143,8 +146,10 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
         step = step.copy()
         step[early] = draft.epoch[early].astype(np.int64)
     step = _evaluated_first(draft, exact, step)
+    ahead, following = printed_ahead(draft, exact)
+    step = with_following(step, ahead, following)
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), Skip.BEFORE_FIRST_STEP)
-    draft.drop(_implausible(draft, exact, step, whole), Skip.OUTSIDE_LOOP)
+    draft.drop(_implausible(draft, exact, step, whole | is_at(ahead, len(whole))), Skip.OUTSIDE_LOOP)
     draft.set_apart(summaries(draft, exact), "summary")
     evaluated = exact & (draft.rows["flags"] & EVALUATION > 0)  # at the end of their epoch, which is not printed
     before = _carried(draft.rows, at_row, exact & ~evaluated) if evaluated.any() else at_row
@@ -175,9 +180,9 @@ def _evaluated_first(draft: Draft, exact: NDArray[np.bool_], step: NDArray[np.in
     fine = np.logical_and.reduceat(again[draft.codes[draft.cells.of(early)]], np.cumsum(count) - count)
     if not fine.any():
         return step
-    moves = np.diff(np.unique(named))
+    moves = np.diff(distinct(named))
     step = step.copy()
-    step[early[fine]] = max(0, int(named[0]) - int(np.median(moves) if len(moves) else 1))
+    step[early[fine]] = max(0, int(named[0]) - int(median(moves) if len(moves) else 1))
     return step
 
 
@@ -185,10 +190,12 @@ def _by_epoch(draft: Draft, whole: NDArray[np.bool_]) -> Axis:
     """No row names a step, but all epochs are whole: they are the steps, also of the rows that follow."""
     named = np.where(whole, np.where(whole, draft.epoch, 0).astype(np.int64), NO_STEP)
     step = _carried(draft.rows, named, whole)
+    ahead, following = printed_ahead(draft, whole)
+    step = with_following(step, ahead, following)
     earlier = (step == NO_STEP) & (draft.rows["step"] != NO_STEP) & _scored(draft)  # a phase that counts its own steps
     step = np.where(earlier, draft.rows["step"], step)
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), Skip.BEFORE_FIRST_STEP)
-    draft.drop(_implausible(draft, whole, step, whole | earlier), Skip.OUTSIDE_LOOP)
+    draft.drop(_implausible(draft, whole, step, whole | earlier | is_at(ahead, len(whole))), Skip.OUTSIDE_LOOP)
     if earlier.any():
         draft.notes.append("steps are those printed before the first epoch, and epochs from there on")
     else:
@@ -253,7 +260,7 @@ def _carried(
         return step
     step = step.copy()
     rank = rows["rank"][asking]
-    for r in np.unique(rank):
+    for r in distinct(rank):
         mine = rank == r
         named = np.flatnonzero(placing & (rows["rank"] == r)) if r != -1 else asking[:0]
         if len(named):
@@ -353,7 +360,7 @@ def _counts(draft: Draft, mine: NDArray[np.intp]) -> bool:
     at[owner[mine]] = np.concatenate(([0], np.cumsum(moves != 0)))
     others = np.flatnonzero(draft.keep & (at[owner] >= 0) & (draft.codes != draft.codes[mine[0]]))
     pairs = at[owner[others]] * len(draft.tags) + draft.codes[others]
-    return len(np.unique(pairs)) == len(pairs)
+    return len(distinct(pairs)) == len(pairs)
 
 
 def _cycles(draft: Draft) -> NDArray[np.int64]:
