@@ -74,3 +74,10 @@ def test_a_jump_of_the_kl_divergence_before_the_fall_is_told(view_of):
     (found,) = ScoreCollapse().detect(view_of({"reward": (steps, reward), "approx_kl": (steps, jump)}))
     assert "approx_kl jumps from" in found.message
     assert "at step 246" in found.message
+
+
+@fires(ScoreCollapse)
+def a_reward_that_rises_at_once(base):
+    """It is up within the first twentieth; the largest reward of a batch stays up."""
+    mean = np.interp(np.arange(N), [0, 12, 80, 130], [0.38, 0.7, 0.8, 0.2]) * noise(0.02)
+    return {"rewards/mean": mean, "rewards/max": np.interp(np.arange(N), [0, 40], [0.9, 0.97])}

@@ -27,6 +27,7 @@ from postmortem.readers.text.steps.row_store import NO_STEP, RowStore
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from typing import Any
 
     from numpy.typing import NDArray
 
@@ -95,7 +96,7 @@ class LogFile:
             problems=lines.problems,
             skipped=resolved.skipped,
             notes=[*lines.notes, *self._notes(), *resolved.notes],
-            ended=found.ended,
+            ended="completed" if found.ended is None and _is_done(resolved.plan) else found.ended,
             started=None if np.isnan(self.first_time) else float(self.first_time),
             stopped=None if np.isnan(self.last_time) else float(self.last_time),
             step_axis=resolved.axis,
@@ -210,6 +211,11 @@ class LogFile:
         else:
             rows.hidden[:] = False
         yield from rows.shown()
+
+
+def _is_done(plan: dict[str, Any]) -> bool:
+    """Whether the last rows are those of the last planned step or epoch."""
+    return bool(plan) and plan["done"] >= plan["planned"]
 
 
 def _last_fall(resolved: Resolved) -> int:
