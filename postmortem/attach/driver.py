@@ -23,7 +23,8 @@ from postmortem.attach.growth.explained import explained
 from postmortem.attach.jumps import jump_of
 from postmortem.attach.noting import note_end, note_steps
 from postmortem.attach.numbering import number_by_log
-from postmortem.attach.outcome import Outcome
+from postmortem.attach.outcome import Outcome, never_began
+from postmortem.attach.resumed import from_non_finite
 from postmortem.attach.shadow import followed
 from postmortem.attach.steps import matched
 from postmortem.attach.tracing_again import trace_again
@@ -107,6 +108,8 @@ def rerun(
         if not stopped and outcome.process is None:
             raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session)))
         process = outcome.process
+        if process is not None and never_began(process, view):
+            raise outcome.failed_early(process)
         if process is not None and process.again and process.culprit is None:
             trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
@@ -116,6 +119,7 @@ def rerun(
             assert aim.sought is not None
             result = explained(result, outcome.process, mapping, aim.sought, start, fixes=fix)
         elif outcome.process is not None and outcome.process.fault is not None:
+            result = from_non_finite(result, outcome.process, command, report)
             result = before_fault.tried(result, outcome.process, view, report, start, fixes=fix)
         if looked is not None:
             looked(session)

@@ -76,18 +76,22 @@ def how_surely(c: Culprit) -> str:
     return f"{lead}established: {c.established}; fidelity: {fidelity_words(c.fidelity)}"
 
 
-def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
-    """The text output of a replay. Prose is wrapped at `width` columns, code and paths are not."""
+def replay_lines(result: ReplayResult, width: int = 100, *, asked: int | None = None) -> Iterator[str]:
+    """The text output of a replay. Prose is wrapped at `width` columns, code and paths are not. asked: the step that
+    the user requested, which need not be the one that was reached."""
     c = result.culprit
     prose = partial(_wrapped, width)
     yield from prose(_headline(result))
+    if asked is not None and result.step not in (None, asked):
+        yield from prose(f"Step {asked} was requested, this is about step {result.step} (see below for the reason).")
     yield ""
     if result.raised is not None:
         yield from prose(raised_line(result.raised))
         yield ""
     if result.fidelity.compared and not result.fidelity.ok and c.phase != "none":
         yield "The replayed losses do not match the log (see Fidelity below): this culprit is a lead, not established."
-    if result.command and not result.fidelity.ok and not result.fidelity.compared and c.phase != "none":
+    uncompared = not result.fidelity.ok and not result.fidelity.compared and "checkpoint" not in c.tensor
+    if result.command and uncompared and c.phase != "none":
         yield from prose(
             "The rerun could not be compared with the log: this is what failed in the rerun. That the run failed by it "
             "was not checked."
@@ -242,7 +246,7 @@ def _verdict(c: Culprit) -> Iterator[str]:
         return
     means = CAUSES.get(c.cause, "a fault of the training code that raises no error")
     meaning = f"{means} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
-    if incident(c) is None:
+    if incident(c) is None and "checkpoint" not in c.tensor:
         yield f"Culprit: {meaning}"
     else:
         yield f"Culprit: {happened(c)}"
