@@ -1,4 +1,4 @@
-"""Commands from which nothing follows for a run: a checkpoint that is spoiled already, a path that does not exist."""
+"""Commands from which nothing follows for a run: a spoiled checkpoint, a wrong path, another setting."""
 
 from __future__ import annotations
 
@@ -105,3 +105,16 @@ def test_the_exception_of_the_run_itself(project: Path, postmortem) -> None:
     called = postmortem("replay", ".", "--", sys.executable, "train.py", "no.pt")
     assert called.code == 1
     assert "the program raised FileNotFoundError" in called.out
+
+
+def test_a_setting_that_differs_is_the_first_reason(project: Path, postmortem) -> None:
+    """Known from what both print before their first step; the first loss alone is no log that is followed."""
+    source = TRAIN.replace("lr=0.01)", "lr=float(sys.argv[2]) if len(sys.argv) > 2 else 0.01)")
+    source = source.replace("start = 0", 'start = 0\nprint("lr =", optimizer.param_groups[0]["lr"], flush=True)', 1)
+    (project / "train.py").write_text(source.replace("step == 6", "step == 10"))
+    with open("train.log", "wb") as log:
+        subprocess.run([sys.executable, "train.py"], check=True, stdout=log, timeout=200)
+    called = postmortem("replay", ".", "--format", "json", "--", sys.executable, "train.py", "ckpt_4.pt", "0.3")
+    fidelity = json.loads(called.out)["fidelity"]
+    assert (called.code, fidelity["ok"]) == (3, False), called
+    assert fidelity["reasons"][0] == "another configuration: lr is 0.3 in the rerun and 0.01 in the run"

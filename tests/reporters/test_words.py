@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postmortem.core.printable import number
+from postmortem.core.printable import listed, number
 from postmortem.reporters.shared.commands import with_commands
-from postmortem.reporters.shared.words import clean, count, heights, listed, sparkline, thinned
+from postmortem.reporters.shared.words import clean, count, heights, sparkline, thinned
 
 values = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=80)
 

@@ -227,7 +227,8 @@ def explained(run: RunReport, limit: int = 0) -> list[str]:
             lines.append(f"What happened: {clean(happened(run.culprit), limit)}")
     if run.diagnosis:
         before = "From the log alone, without the culprit: " if lines else ""
-        lines.append(f"{before}{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary, limit)}")
+        claim = f"{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.name)}."
+        lines.append(f"{before}{claim} {clean(run.diagnosis.summary, limit)}")
     return lines
 
 
