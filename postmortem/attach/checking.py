@@ -95,7 +95,9 @@ def _tried(
             continue
         try:
             with run(seconds=left, trial=name) as (session, _):
-                tried[name] = outcome(trial, looks, read(session / "silent"), used=(session / "used").exists())
+                changed, used = read(session / "silent"), (session / "used").exists()
+                again = next((c for c in judge(changed)[1] if c.name == name), None) if trial.by == "fault" else None
+                tried[name] = outcome(trial, looks, changed, used=used, again=again)
         except ReplayError as error:
             tried[name] = {"what": trial.what, "cured": None, "why": str(error)}
     return tuple(replace(f, tried=(tried[f.name],)) if f.name in tried else f for f in faults)

@@ -39,6 +39,6 @@ def number_by_log(history: Path, mapping: Mapping | None) -> dict[int, int]:
 def _steps(mapping: Mapping) -> dict[int, int]:
     """Tick -> logged step; nothing where several ticks are one step, or a step has no tick."""
     steps: dict[int, int] = {}
-    for i, p in enumerate(mapping.passes):
-        steps[p.tick] = mapping.first + i // mapping.way.group
+    for step, p in mapping.numbered():
+        steps[p.tick] = step
     return steps if len(set(steps.values())) == len(steps) else {}

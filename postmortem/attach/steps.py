@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.attach.uneven import numbers_of
+from postmortem.attach.uneven import results as results_of
 from postmortem.core.culprit import Fidelity
 from postmortem.replay.roll.fidelity import ANOTHER_SETUP, LoggedLoss, candidates, compare
 from postmortem.replay.step.result import StepResult
@@ -70,23 +72,32 @@ _WAYS: dict[str, Callable[[list[float]], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Group number k of backward passes is the logged step ``first + k``."""
+    """Group number k of backward passes is the logged step ``first + k``.
+
+    uneven: the logged step of each pass, where their number differs from step to step; by: the loss that shows it.
+    """
 
     way: Way
     first: int
     passes: tuple[Pass, ...]
+    uneven: tuple[int, ...] = ()
+    by: LoggedLoss | None = None
+
+    def numbered(self) -> list[tuple[int, Pass]]:
+        """Each backward pass with the logged step to which it belongs."""
+        numbers = self.uneven or [self.first + i // self.way.group for i in range(len(self.passes))]
+        return list(zip(numbers, self.passes, strict=True))
 
     def step_of(self, tick: int) -> int | None:
-        """The logged step to which a tick belongs."""
-        of_tick = [i for i, p in enumerate(self.passes) if p.tick == tick]
-        if not of_tick:  # a tick without a backward pass of its own
-            before = [i for i, p in enumerate(self.passes) if p.tick < tick]
-            of_tick = before[-1:]
-        return self.first + of_tick[-1] // self.way.group if of_tick else None
+        """The logged step of a tick; for one without a backward pass of its own that of the last before it."""
+        return next((step for step, p in reversed(self.numbered()) if p.tick <= tick), None)
 
     def last_whole(self, ticks: int) -> int | None:
         """The last logged step all of whose backward passes belong to ticks that have ended; `ticks` of them have."""
         ended = sum(p.tick < ticks for p in self.passes)
+        if self.uneven:
+            later = min(self.uneven[ended:], default=None)
+            return max((step for step in self.uneven[:ended] if later is None or step < later), default=None)
         return self.first + ended // self.way.group - 1 if ended >= self.way.group else None
 
 
@@ -155,7 +166,12 @@ def _best(series: Sequence[LoggedLoss], passes: Sequence[Pass]) -> tuple[tuple[f
                 if best is None or score > best[0]:
                     best = score, Mapping(way, first, tuple(passes))
         if best is not None and _certain(best[0]):
-            break
+            return best
+    for loss in series:
+        for numbers, met in numbers_of(loss, series, [p.loss for p in passes], _same):
+            uneven = (met / (met + 0.5), float(met), -math.inf, 1.0)
+            if best is None or uneven > best[0]:
+                best = uneven, Mapping(Way(1, 0, ""), numbers[0], tuple(passes), numbers, loss)
     return best
 
 
@@ -324,6 +340,9 @@ def _same(loss: LoggedLoss, logged: float, value: float) -> bool:
 
 def _fidelity(mapping: Mapping, series: Sequence[LoggedLoss]) -> Fidelity:
     """The comparison of `replay`, of every logged loss that some of the backward passes make."""
+    if mapping.by is not None:
+        made = results_of(mapping.uneven, [p.loss for p in mapping.passes], mapping.by)
+        return replace(compare(made, {mapping.by.tag: [mapping.by]}), first_step=mapping.first)
     losses = [p.loss for p in mapping.passes]
     group = mapping.way.group
     every = [Way(group, at, "") for at in range(group)] if mapping.way.at is not None else [mapping.way]

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
+_PLAIN = float(np.log(1.5))
+"""Rise of log(loss) that is none of its noise, be the rise that follows however large."""
+
 
 @detector
 class Divergence(BaseDetector):
@@ -200,7 +203,7 @@ class Divergence(BaseDetector):
         least = np.minimum.accumulate(back)
         over = np.flatnonzero(back - least > max(0.15 * rise, 2 * spread))
         trough = half - int(np.argmin(back[: int(over[0])] if len(over) else back))
-        calm = np.flatnonzero(smooth[trough : half + 1] <= smooth[trough] + max(2 * spread, 0.1 * rise))
+        calm = np.flatnonzero(smooth[trough : half + 1] <= smooth[trough] + max(2 * spread, min(0.1 * rise, _PLAIN)))
         return min(trough + int(calm[-1]) + 1, len(smooth) - 1)
 
     @staticmethod

@@ -89,13 +89,14 @@ class GradientSpike(BaseDetector):
                     continue
                 change = change_at(view, res.series, step)
                 harmless = peak < self.options.large * before and _loss_is_calm(view, res.series, spike)
-                first, at_peak = float(res.series.value[spike.first]), ""
+                (last, first), at_peak = res.series.value[spike.first - 1 : spike.first + 1], ""
                 if spike.peak > spike.first:
                     at_peak = f" (peak {number(peak)} at step {res.series.step[spike.peak]})"
                 yield self.found(
                     res.series,
                     spike.first,
-                    f"{series.tag} jumps from {number(before)} to {number(first)} at step {step}{at_peak} and recovers"
+                    f"{series.tag} jumps from {number(last)} at step {res.series.step[spike.first - 1]} to "
+                    f"{number(first)} at step {step}{at_peak} and recovers"
                     + (f", as {change}" if change else "; the loss does not react" if harmless else ""),
                     severity="info" if change or harmless else None,
                     end=spike.last,

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
+_LEAST_RISE = 0.1
+"""Difference of log(loss) by which a level lies above the values before it."""
+
 
 @detector
 class LossPlateau(BaseDetector):
@@ -82,7 +85,7 @@ class LossPlateau(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} stays at {number(median(rest))} from step {series.step[at]} on: {why}",
+                f"{series.tag} stays near {number(median(rest))} from step {series.step[at]} on: {why}",
                 end=len(series) - 1,
                 evidence={
                     "level": np.median(rest),
@@ -158,6 +161,8 @@ class LossPlateau(BaseDetector):
         pace = [float(y[a : a + w].mean() - y[a + w : a + 2 * w].mean()) for a in (k - 3 * w, k - 2 * w)]
         if pace[1] < 0.6 * pace[0]:
             return None  # it was slowing down
+        if median(after) > median(before[-w:]) + max(3 * spread / w**0.5, _LEAST_RISE):
+            return None  # it did not reach this level by falling, it jumped up to it: loss-spike, divergence
         if not falling or not flat(after) or median(after) < np.log(0.05) + median(before[:5]):
             return None
         gain = len(y) * np.log(_smooth_decay(t, y) / max(errors.min(), 1e-300)) / np.log(len(y))
@@ -189,10 +194,11 @@ def _dead_from(rate: Series) -> int | None:
 
 def _small(rate: Series, at: int) -> str:
     """What is said of a learning rate that is too small from row `at` on."""
-    value, peak = median(rate.value[at:]), float(rate.value.max(initial=0.0))
-    if not value:
+    rest, peak = rate.value[at:], float(rate.value.max(initial=0.0))
+    if not rest.any():
         return f"{rate.tag} is zero"
-    return f"{rate.tag} has fallen from {number(peak)} to {number(value)}, which is too small to learn"
+    on = f" and on to {number(rest[-1])} by step {rate.step[-1]}" if rest[-1] < 0.5 * rest[0] else ""
+    return f"{rate.tag} has fallen from {number(peak)} to {number(rest[0])}{on}, which is too small to learn"
 
 
 def _still_improves(view: View, step: int) -> bool:

@@ -11,7 +11,7 @@ from postmortem.core.stats import median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
-from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
+from postmortem.detectors.shared.excursions import WINDOW, Excursion, excursions, outstanding, residuals
 from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
 from postmortem.detectors.shared.regimes import change_at, change_behind, far_above_start, period_of, valley
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Finding
     from postmortem.core.series import Series
     from postmortem.core.view import View
-    from postmortem.detectors.shared.excursions import Excursion, Residuals
+    from postmortem.detectors.shared.excursions import Residuals
     from postmortem.detectors.shared.regimes import Change
 
 
@@ -48,7 +48,8 @@ class LossSpike(BaseDetector):
     (Hampel identifier, JASA 69, 1974), taken from neighbouring points. A spike exceeds `z` units, is at least `ratio`
     times the previous level, and is at least `gap` times as high (in log) as the run's next independent excursion: with
     heavy-tailed noise only the gap distinguishes a spike. Without one, a jump that gives back half of what was learned,
-    for 8 points at least, is enough. The first part of the run (`guard`) is ignored.
+    for 8 points at least, is enough; so is one after which the loss stays there to the end of the log, however noisy it
+    was. The first part of the run (`guard`) is ignored.
 
     Typical causes: a corrupt or unusual batch, a learning rate close to the stability limit, a second moment of Adam
     that adapts too slowly (beta2 too high), no gradient clipping, wrong labels in one shard.
@@ -115,6 +116,9 @@ class LossSpike(BaseDetector):
             peaks = res.series.value
             found = [e for e in found if not of_a_guessing_discriminator(view, series, float(peaks[e.peak]))]
         standing = outstanding(res, found, self.options.gap, start, sure=self.options.sure)
+        lost = None if contest or any(e.last >= len(res.rise) - 2 for e in standing) else _lost_for_good(res, start)
+        if lost is not None and all(abs(e.first - lost.first) > _BRIEF for e in standing):
+            standing.append(lost)
         period = period_of(res.series, [spike.first for spike in standing])
         for spike in sorted(standing, key=lambda e: e.first):
             if not warm_restart(view, int(res.series.step[spike.first])) and not _climbs(res, spike):
@@ -147,13 +151,14 @@ class LossSpike(BaseDetector):
             and self._calm_after(series, spike.last, before, peak)
             and not (res.log and self._stays_up(series, spike.last, min(before, lately)))
         )
-        at_end = spike.last >= len(value) - 2
-        at_peak = f" (peak {number(peak)} at step {step[spike.peak]})" if spike.peak > spike.first else ""
+        at_end = spike.last >= len(value) - 2 and len(value) - spike.first <= max(_STAYS, len(value) // 20)
         how = "and does not recover"
         if at_end:
             how = "at the end of the log" if last == step[-1] else f"and is non-finite after step {step[-1]}"
         if recovered:
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
+        top = spike.first + int(np.argmax(value[spike.first : spike.last + 1 if recovered else None]))
+        at_peak = f" (peak {number(value[top])} at step {step[top]})" if top > spike.first else ""
         mild = recovered or at_end or series.role == "val_loss"
         if change and not recovered:
             first, after = median(value[: max(3, len(value) // 50)]), median(value[spike.first :])
@@ -167,14 +172,15 @@ class LossSpike(BaseDetector):
         return self.found(
             series,
             spike.first,
-            f"{series.tag} jumps from {number(before)} to {number(value[spike.first])} at step {step[spike.first]}"
+            f"{series.tag} jumps from {number(value[spike.first - 1])} at step {step[spike.first - 1]} to "
+            f"{number(value[spike.first])} at step {step[spike.first]}"
             f"{at_peak}, {number(spike.z)} times its noise, {how}{reason}",
             severity="info" if reason or (recovered and harmless) else "warning" if mild else "error",
             end=spike.last,
             evidence={
                 "before": before,
-                "peak": peak,
-                "peak_step": step[spike.peak],
+                "peak": value[top],
+                "peak_step": step[top],
                 "z": spike.z,
                 "recovered": recovered,
             },
@@ -247,6 +253,26 @@ def _lost_half(res: Residuals, spike: Excursion) -> bool:
     return before < first and len(after) >= _STAYS and float(after.min()) > half
 
 
+def _lost_for_good(res: Residuals, start: int) -> Excursion | None:
+    """A jump from one row to the next after which the loss stays, to the end of the log, where less than half of what
+    was learned is left.
+
+    That many rows prove it, also where the noise of a small loss is as large as the jump.
+    """
+    value = res.series.value
+    if not res.log or len(value) < start + 2 * _STAYS:
+        return None
+    lowest = np.minimum.accumulate(value[::-1])[::-1]
+    for at in range(start + _STAYS, len(value) - _STAYS + 1):
+        before = value[max(0, at - WINDOW) : at]
+        level, first = median(before), median(value[:3])
+        half = level + 0.5 * (first - level)
+        if lowest[at] > max(half, 2 * level) and before.max() < half:
+            peak = at + int(np.argmax(res.rise[at:]))
+            return Excursion(at, peak, len(value) - 1, float(res.rise[peak]), float(res.z[peak]))
+    return None
+
+
 def _climbs(res: Residuals, spike: Excursion) -> bool:
     """True if the excursion is no jump, but a climb or the start of one, which divergence reports if it lasts.
 
@@ -256,7 +282,8 @@ def _climbs(res: Residuals, spike: Excursion) -> bool:
     if not res.log:
         return False
     way = np.log(res.series.value[max(0, spike.first - 3) : spike.peak + 1])
-    comes_back = spike.last < len(res.rise) - 2  # a climb at the end of the log may be too short for divergence
+    # a climb at the end of the log may be too short for divergence
+    comes_back = spike.last < len(res.rise) - 2 or spike.last - spike.first >= WINDOW
     if comes_back and len(way) > 6 and float((way[3:] - way[:-3]).max()) < 0.5 * spike.rise:
         return True
     after = np.log(res.series.value[spike.last + 1 :])

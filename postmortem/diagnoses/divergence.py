@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.growth import growths
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 _STABLE_FOR = 50
 """Logged rows without a fault after which a constant learning rate is less likely to be too high."""
+
+_STAYS = 5
+"""Rows from a jump of the loss on in which the gradient norm is looked at."""
 
 
 @diagnosis
@@ -46,9 +51,10 @@ class Divergence:
         rate, others = rate_at(view, root.step), consequences(findings, root)
         onset = int(loss.series.step[1]) if loss is not None and root is end else root.step
         falls = root.name == "divergence" and float(root.evidence.get("end", 0.0)) < 0
+        quiet = _without_its_gradient(view, root)
         story = (
             Story(view, root, others)
-            .because(*_evidence(root, grown, others))
+            .because(quiet, *_evidence(root, grown, others))
             .against(
                 f"{rate.tag} was {number(rate.at, 3)} at the onset and had not risen before it"
                 if rate is not None and not rate.rising and _rows_before(view, onset) >= _STABLE_FOR
@@ -63,11 +69,15 @@ class Divergence:
                 "the scale of the outputs, it has none, and no learning rate helps"
                 if falls
                 else None,
+                f"check what changed right before step {root.step}: weights that were loaded, reset or pruned, units "
+                "that died, another data set"
+                if quiet
+                else None,
                 lower_rate(view, rate),
-                clip(view, onset) or (clip_anyway(view) if loss is not None else None),
+                None if quiet else clip(view, onset) or (clip_anyway(view) if loss is not None else None),
                 warm_up(view, onset),
                 "check what changed at the onset: data shard, loss weights, training phase"
-                if _rows_before(view, onset) >= _STABLE_FOR
+                if _rows_before(view, onset) >= _STABLE_FOR and not quiet
                 else None,
             )
             .replay()
@@ -76,6 +86,21 @@ class Divergence:
             story.last_good(before=onset)
         sure = end is not None and loss is not None and not (loss.sudden and root is end)
         return story.diagnosis("diverged", _summary(view, root, end, loss), "likely" if sure else "possible")
+
+
+def _without_its_gradient(view: View, root: Finding) -> str | None:
+    """In words: a loss that jumps for good, at whose first step the gradient norm is as before; else None."""
+    norm = view.main("grad_norm")
+    if root.name != "loss-spike" or root.evidence.get("recovered") or norm is None or root.step is None:
+        return None
+    rows = np.flatnonzero(norm.step >= root.step)
+    before = norm.value[norm.step < root.step][-10:]
+    if not len(rows) or len(before) < 5 or not norm.value[rows[:_STAYS]].max() <= before.max():
+        return None
+    return (
+        f"{norm.tag} does not rise with the loss, as a bad batch makes it do: {number(norm.value[rows[0]])} at step "
+        f"{norm.step[rows[0]]}, at most {number(before.max())} in the {len(before)} rows before"
+    )
 
 
 def _end(view: View, findings: tuple[Finding, ...], root: Finding) -> Finding | None:

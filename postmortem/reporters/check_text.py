@@ -99,6 +99,9 @@ def _fault(fault: Blame, width: int) -> Iterator[str]:
 def _attempt(attempt: dict[str, Any]) -> str:
     """What was tried, the losses with and without it, and what that shows."""
     what, why = attempt["what"], attempt.get("why")
+    if "observed" in attempt:
+        shows = "the fault is gone" if attempt["cured"] else f"the fault is still there: {attempt['observed']}"
+        return f"tried: {what}: {shows}"
     if "loss" not in attempt:
         return f"not tried: {what}: {why}"
     (first, last), (before, without) = attempt["loss"], attempt["loss_without"]

@@ -25,6 +25,7 @@ from postmortem.runs.file_names import (
     torchrun_rank,
     whole_log,
 )
+from postmortem.runs.loggers import FOLDERS_OF_EVENTS, two_loggers
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, real_path, runs_in
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test"}
 _HPARAMS_FOLDER = re.compile(r"\d{9,}(?:\.\d+)?$")
-_LIGHTNING_VERSION = re.compile(r"version_\d+")
 _NAMELESS = {"", "nohup", "output", "console"}
 """What a shell or a notebook calls the output of anything."""
+_NAMES_OF_ANY_LOG = {"train", "training", "trainer", "log", "run", "main", "job", "stdout", *_NAMELESS}
+_TABLES = 4
+"""Tables that one program may write beside its log: of updates, episodes, epochs, evaluations."""
 _ATTEMPT = re.compile(r"(?P<stem>.*[A-Za-z])[-_.]?(?:attempt|try|part|restart|resume)?[-_.]?(?P<number>\d{1,2})")
 _FOLDERS_OF_RUNS = ("wandb", "lightning_logs", "vis_data")
 _REPORTED = 64
@@ -113,7 +116,7 @@ class Grouping:
         "place_by_path",
         "place_event_files",
         "keep_newest_snapshot",
-        "join_lightning_loggers",
+        "join_loggers",
         "join_inner_folders",
         "join_trainer_events",
         "separate_loose_files",
@@ -194,21 +197,12 @@ class Grouping:
                 newest[file.home] = file
         self.files = [f for f in self.files if f.content != "snapshot" or newest[f.home] is f]
 
-    def join_lightning_loggers(self) -> None:
-        """Two loggers of one Lightning trainer take two versions: a table in one, event files in the next.
-
-        Their hyperparameters are the same.
-        """
+    def join_loggers(self) -> None:
+        """Two loggers of one training write to two folders."""
         contents: dict[Path, set[str]] = defaultdict(set)
         for file in self.files:
-            if file.home.parent.name == "lightning_logs" and _LIGHTNING_VERSION.fullmatch(file.home.name):
-                contents[file.home].add(file.content)
-        joined: dict[Path, Path] = {}
-        for home in sorted(contents, key=lambda h: (h.parent, int(h.name[8:]))):
-            after = home.with_name(f"version_{int(home.name[8:]) + 1}")
-            both = sorted([*contents[home], *contents.get(after, ())]) == ["events", "table"]
-            if home not in joined and both and _hparams(home) == _hparams(after):
-                joined[after] = home
+            contents[file.home].add(file.content)
+        joined = two_loggers(contents, self.root)
         for file in self.files:
             file.home = joined.get(file.home, file.home)
 
@@ -269,9 +263,20 @@ class Grouping:
             return  # metrics.csv: the texts beside it are its own
         if len(names - _NAMELESS) == 1 and all(file.is_output for file in members):
             return  # nohup.out beside the one log with a name
+        if self._one_log_and_its_tables(members, keys):
+            return
         if len(names) > 1:
             for file in members:
                 file.key = keys[file.path]
+
+    def _one_log_and_its_tables(self, members: list[ClaimedFile], keys: dict[Path, str]) -> bool:
+        """``updates.jsonl`` is of the only text beside it, ``train.log``, or one in a folder that holds checkpoints."""
+        texts = {keys[file.path] for file in members if file.is_output}
+        tables = [file for file in members if not file.is_output]
+        if len(texts) != 1 or not tables or len(tables) > _TABLES:
+            return False
+        named_by_all = len(tables) == 1 and texts.pop().lower() in _NAMES_OF_ANY_LOG
+        return named_by_all or bool(find_checkpoints(members[0].home))
 
     def _join_attempts(self, members: list[ClaimedFile], keys: dict[Path, str]) -> None:
         """``train-1.out`` and ``train-2.out`` are the starts of one run if the folder holds one set of checkpoints."""
@@ -315,8 +320,14 @@ class Grouping:
                 file.home, file.key = folder, ""
 
     def join_the_only_run(self) -> None:
-        """Texts of one run that lie above the only other run of their folder are that run's output."""
-        texts = {home: files for home, files in self._by_home().items() if all(f.is_output for f in files)}
+        """Texts of one run that lie above the only other run of their folder are that run's output; so are tables above
+        a folder whose name says that it holds the event files of the same run.
+        """
+        texts = {
+            home: files
+            for home, files in self._by_home().items()
+            if all(f.content in ("output", "table") for f in files)
+        }
         under: dict[Path, list[ClaimedFile]] = defaultdict(list)
         for file in self.files:
             for folder in file.home.parents:
@@ -325,6 +336,10 @@ class Grouping:
         for folder in sorted(under, key=lambda home: len(home.parts), reverse=True):
             here, below = texts[folder], under[folder]
             one_each = len({f.key for f in here}) == 1 == len({f.run for f in below})
+            tables = any(not f.is_output for f in here)
+            events = all(f.content == "events" and f.home.name.lower() in FOLDERS_OF_EVENTS for f in below)
+            if tables and not events:
+                continue
             if one_each and any(not f.is_output or torchrun_rank(f.path) >= 0 for f in below):
                 for file in (*here, *below):
                     file.home, file.key = folder, ""
@@ -382,10 +397,3 @@ def _age(snapshot: ClaimedFile) -> int:
         return 2**62
     number = re.search(r"\d{1,18}$", folder.name)
     return int(number[0]) if number else 0
-
-
-def _hparams(home: Path) -> bytes | None:
-    try:
-        return (home / "hparams.yaml").read_bytes()
-    except OSError:
-        return None

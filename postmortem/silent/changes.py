@@ -6,8 +6,10 @@ They run in the process of the program, whose own code stays as it is; torch is 
 from __future__ import annotations
 
 import functools
+import types
+from collections import deque
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from postmortem.silent.trials import at_steps
 
@@ -98,6 +100,77 @@ def averaged(used: Callable[[], None]) -> None:
         return several > 1
 
     at_steps(divide)(used)
+
+
+def without_scale(used: Callable[[], None]) -> None:
+    """A GradScaler steps with gradients as they are, where backward did not start from a scaled loss."""
+    import torch
+
+    scaler = torch.amp.GradScaler
+    made: deque[Any] = deque(maxlen=16)
+    scaled = [True]
+    engine, scaling = torch.autograd.backward, scaler.scale
+
+    @functools.wraps(engine)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        given = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        scaled[0] = any(known() is t for t in given for known in made)
+        engine(tensors, *args, **kwargs)
+
+    @functools.wraps(scaling)
+    def scale(self: Any, outputs: Any) -> Any:
+        result = scaling(self, outputs)
+        made.extend(ref(t) for t in ([result] if isinstance(result, torch.Tensor) else result))
+        return result
+
+    def where_scaled(method: Any, instead: Callable[..., Any]) -> Any:
+        @functools.wraps(method)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return method(*args, **kwargs) if scaled[0] else instead(*args, **kwargs)
+
+        return called
+
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        used()
+        return optimizer.step(*args, **kwargs)
+
+    torch.autograd.backward, scaler.scale = backward, scale  # type: ignore[method-assign]
+    scaler.step = where_scaled(scaler.step, step)  # type: ignore[method-assign]
+    scaler.unscale_ = where_scaled(scaler.unscale_, lambda *_: None)  # type: ignore[method-assign]
+    scaler.update = where_scaled(scaler.update, lambda *_: None)  # type: ignore[method-assign]
+
+
+def stepped_after_backward(used: Callable[[], None]) -> None:
+    """A step waits for the next backward pass."""
+    import torch
+
+    waiting: list[Callable[[], Any]] = []
+    making, engine = torch.optim.Optimizer.__init__, torch.autograd.backward
+
+    @functools.wraps(making)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        making(self, *args, **kwargs)
+        own = type(self).step
+
+        @functools.wraps(own)
+        def step(optimizer: Any, closure: Any = None) -> Any:
+            if closure is not None:
+                return own(optimizer, closure)
+            waiting.append(functools.partial(own, optimizer))
+            return None
+
+        self.step = types.MethodType(step, self)  # a scheduler takes a method of it
+
+    @functools.wraps(engine)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        engine(*args, **kwargs)
+        steps, waiting[:] = waiting[:], []
+        for step in steps:
+            used()
+            step()
+
+    torch.optim.Optimizer.__init__ = __init__  # type: ignore[method-assign]
+    torch.autograd.backward = backward
 
 
 def in_training_mode(used: Callable[[], None]) -> None:
@@ -202,7 +275,7 @@ def completed(used: Callable[[], None]) -> None:
         known.add(self)
 
     torch.optim.Optimizer.__init__ = __init__  # type: ignore[method-assign]
-    done = [False]
+    done, joined = [False], []
 
     def join(optimizer: Any) -> bool:
         if done[0]:
@@ -213,9 +286,17 @@ def completed(used: Callable[[], None]) -> None:
         left = [p for p in found if p.grad is not None and id(p) not in held]
         if left:
             optimizer.add_param_group({"params": left})
+        joined.extend(left)
         return bool(left)
 
+    def clear(optimizer: Any) -> bool:
+        """The program's own zero_grad may not know them."""
+        for p in joined:
+            p.grad = None
+        return False
+
     at_steps(join)(used)
+    at_steps(clear, after=True)(used)
 
 
 def apart(used: Callable[[], None]) -> None:

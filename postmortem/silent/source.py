@@ -48,6 +48,14 @@ class Source:
         around.reverse()  # of those on the same lines, as in `with no_grad(): f(x)`, the innermost
         return min(around, key=lambda n: (n.end_lineno or n.lineno) - n.lineno, default=None)
 
+    def statements_at(self, line: int) -> list[Any]:
+        """The innermost statements that cover a line: several where it has semicolons."""
+        innermost = self.statement_at(line)
+        span = (innermost.end_lineno or 0) - innermost.lineno if innermost is not None else 0
+        around = [n for n in self._all(ast.stmt) if _covers(n, line) and not hasattr(n, "body")]
+        found = [n for n in around if (n.end_lineno or n.lineno) - n.lineno == span]
+        return found or ([innermost] if innermost is not None else [])
+
     def around(self, line: int, *kinds: type[ast.AST]) -> list[Any]:
         """The nodes of these kinds that a line lies in, the innermost last."""
         return sorted((n for n in self._all(*kinds) if _covers(n, line)), key=lambda n: n.lineno)

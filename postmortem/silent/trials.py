@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from postmortem.core.blame import Check
 from postmortem.silent.facts import Backward
@@ -37,10 +37,12 @@ Start = Callable[[Callable[[], None]], None]
 @dataclass(frozen=True)
 class Trial:
     """what: the change, in a few words. start(used): makes it, and calls `used` whenever it has had an effect; without
-    one the trial proves nothing."""
+    one the trial proves nothing. by: what shows a cure: a loss that ends lower, or, where the loss of the training
+    says nothing of it, that the fault is not observed any more."""
 
     what: str
     start: Start
+    by: Literal["loss", "fault"] = "loss"
 
 
 def losses_get(change: Callable[[Any, Any], tuple[Any, Any] | None], *names: str) -> Start:
@@ -134,14 +136,21 @@ def on_master_copies(used: Callable[[], None]) -> None:
     at_steps(narrow, after=True)(used)
 
 
-def outcome(trial: Trial, without: Sequence[Look], with_it: Sequence[Look], *, used: bool) -> dict[str, Any]:
+def outcome(
+    trial: Trial, without: Sequence[Look], with_it: Sequence[Look], *, used: bool, again: Check | None = None
+) -> dict[str, Any]:
     """An entry of `Blame.tried`. cured: whether the loss ended clearly lower, None where that cannot be told (`why`).
 
     steps: up to which the two runs are compared; loss and loss_without: (first, last), of the last ones their mean.
+    again: what the checklist of the changed run says of the fault, for a trial that is judged by it.
     """
     entry: dict[str, Any] = {"what": trial.what, "cured": None}
     if not used:
         return entry | {"why": "the change had no effect on this program"}
+    if trial.by == "fault":
+        if again is None or again.status == "not checked":
+            return entry | {"why": "the changed run could not be judged" + (f": {again.detail}" if again else "")}
+        return entry | {"cured": again.status == "ok", "observed": again.detail}
     before, after = _losses(without), _losses(with_it)
     steps = sorted(set(before) & set(after))
     if len(steps) < _FEW:

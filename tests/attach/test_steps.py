@@ -170,3 +170,34 @@ def test_only_the_first_rank_logs(tmp_path: Path) -> None:
     mapping, fidelity = matched(view, passes([v * 1.7 for v in losses(6, 20)]), 1, [passes(losses(6, 20))])
     assert mapping is not None
     assert (mapping.first, fidelity.ok) == (20, True)
+
+
+@pytest.mark.parametrize("critic_first", [True, False])
+def test_a_generator_that_is_trained_in_every_second_step(tmp_path: Path, critic_first: bool) -> None:
+    """Steps of two backward passes and steps of one, as with WGAN-GP: the loss of the critic shows where they begin."""
+    d, g = losses(40), [v / 3 for v in losses(40, 7)]
+    logged_g = [g[k - (k + 1) % 2] for k in range(40)]
+    view = log_of(tmp_path, {"d_loss": [*d[:27], *[math.nan] * 13], "g_loss": logged_g}, list(range(40)))
+    told: list[Pass] = []
+    of: dict[int, int] = {}
+    for k in range(20, 27):
+        both = [d[k], g[k]] if critic_first else [g[k], d[k]]
+        for value in both if k % 2 else [d[k]]:
+            of[len(told)] = k
+            told.append(Pass(len(told), value))
+    of[len(told)] = 27
+    told.append(Pass(len(told), math.nan))
+    mapping, fidelity = matched(view, told, None)
+    assert mapping is not None
+    assert {p.tick: mapping.step_of(p.tick) for p in told} == of
+    assert (fidelity.ok, fidelity.exact >= 7) == (True, True)
+    assert mapping.last_whole(2) == 20 if critic_first else 21
+
+
+def test_an_uneven_log_of_other_losses_is_not_followed(tmp_path: Path) -> None:
+    """Where no logged value is met there is no mapping either."""
+    view = log_of(tmp_path, {"loss": losses(40)}, list(range(40)))
+    told = [Pass(k, 5.0 + 0.01 * k) for k in range(12)]
+    mapping, fidelity = matched(view, told, None)
+    assert mapping is None
+    assert not fidelity.ok

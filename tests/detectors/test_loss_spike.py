@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from postmortem.core.printable import number
+from postmortem.detectors.divergence import Divergence
+from postmortem.detectors.loss_plateau import LossPlateau
 from postmortem.detectors.loss_spike import LossSpike
 from tests.detectors.cases import fires, noise, quiet, scale, spoiled
 
@@ -157,3 +160,32 @@ def test_a_spike_before_non_finite_rows_is_not_at_the_end_of_the_log(view_of, he
     (at_end,), (inside,) = (list(LossSpike().detect(view_of({"train/loss": x}))) for x in (cut, whole))
     assert "at the end of the log" in at_end.message
     assert f"and is non-finite after step {len(loss) - 27}" in inside.message
+
+
+def test_a_jump_to_the_level_of_an_untrained_model_is_told_beside_a_noisy_loss(view_of):
+    """The noise of a small loss hides the jump, the rows that stay up prove it. No plateau: it did not fall there."""
+    rng = np.random.default_rng(0)
+    t = np.arange(400)
+    loss = (0.35 + 1.2 * np.exp(-t / 30)) * np.exp(0.4 * rng.standard_normal(400))
+    loss[150:] = 1.6 * np.exp(0.04 * rng.standard_normal(250))
+    view = view_of({"loss": loss})
+    (found,) = LossSpike().detect(view)
+    assert (found.step, found.severity) == (150, "error")
+    assert f"jumps from {number(loss[149])} at step 149 to {number(loss[150])} at step 150" in found.message
+    assert "does not recover" in found.message
+    assert not list(LossPlateau().detect(view))
+    loss[170:] = 0.4 * np.exp(0.4 * rng.standard_normal(230))
+    assert not [f for f in LossSpike().detect(view_of({"loss": loss})) if f.severity == "error"]
+
+
+def test_what_goes_on_for_long_is_not_at_the_end_of_the_log(view_of):
+    """A training that diverges from step 125 of 200 on has its highest value later, and did not only just jump."""
+    rng = np.random.default_rng(0)
+    loss = 0.7 * np.exp(0.02 * rng.standard_normal(200))
+    loss[125:] *= 2 * np.exp(np.minimum(np.arange(75) * 0.3, 15))
+    view = view_of({"loss": loss})
+    (rise,) = Divergence().detect(view)
+    assert rise.step == 125
+    for found in LossSpike().detect(view):
+        assert "at the end of the log" not in found.message
+        assert found.evidence["peak"] == loss[125:].max()

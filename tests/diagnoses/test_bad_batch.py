@@ -42,3 +42,33 @@ def test_a_nan_out_of_calm_has_two_explanations(story, course):
     assert "Either the batch of step 200 holds faulty samples, or an operation" in told.summary
     assert told.next[0].startswith("check the samples of step 200")
     assert told.next[1].startswith("if the samples are in order: look for sqrt, norm")
+
+
+def _one_batch(value):
+    def change(x):
+        x[200:] *= np.concatenate([[value], 30 * value * np.exp(-np.arange(199) / 8) + 4])
+        return x
+
+    return change
+
+
+def test_a_leap_out_of_calm_gradients_points_at_the_batch(story, course):
+    """The loss of a step is computed before its update: at a constant rate, after a gradient of the usual size, a leap
+    of loss and gradient in one step is the batch's, whether or not the training recovers."""
+    told = story(course(loss=_one_batch(4e3), grad_norm=_one_batch(4e3))).diagnosis
+    assert (told.name, told.strength) == ("bad-batch", "likely")
+    assert "The loss of a step is computed before its update" in told.summary
+    assert told.next[0].startswith("check the samples of step 200")
+    tags = course(loss=_one_batch(4e3), grad_norm=_one_batch(4e3))
+    del tags["lr"]
+    assert story(tags).diagnosis.strength == "possible"
+    sparse = {tag: (np.arange(400) * 5, tags[tag][1]) for tag in ("loss", "grad_norm")}
+    assert story(sparse).diagnosis.name != "bad-batch"  # four steps in between are not logged
+
+
+def test_a_loss_that_stays_up_without_a_gradient_is_no_bad_batch(story, course):
+    """Where the gradient norm does not rise with the loss, the weights or the data changed before the step."""
+    told = story(course(loss=from_(200, 2.6), grad_norm=from_(200, 0.9))).diagnosis
+    assert told.name == "diverged"
+    assert any("does not rise with the loss" in words for words in told.evidence_for)
+    assert told.next[0].startswith("check what changed right before step 200")

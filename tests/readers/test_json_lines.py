@@ -367,3 +367,23 @@ def test_rows_with_epoch_and_iteration_in_any_order(
         )
     assert found[0]["loss"] == found[1]["loss"]
     assert found[0]["val/mAP"] == found[1]["val/mAP"]
+
+
+def test_rounds_of_several_updates(tmp_path: Path) -> None:
+    """PPO logs the round of collected data, `iter`, and each update: the updates are the steps."""
+    rows = [{"iter": 1 + k // 4, "update": k + 1, "pi_loss": 0.5 - 0.01 * k} for k in range(40)]
+    path = tmp_path / "updates.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = postmortem.load(path)
+    assert list(run.series("pi_loss").index) == list(range(1, 41))
+
+
+def test_two_rows_of_a_step_have_metrics_of_their_own(tmp_path: Path) -> None:
+    """Rows of training and of held-out data alternate: the step stays that of both."""
+    rows = [
+        {"iteration": 10 * (k // 2), "update": k, ("loss" if k % 2 else "val_loss"): 0.5 - 0.01 * k} for k in range(40)
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = postmortem.load(path)
+    assert list(run.series("loss").index) == list(range(0, 200, 10))

@@ -510,3 +510,42 @@ def test_logs_that_do_not_end_as_a_log(tmp_path: Path, name: str) -> None:
     """Of glog, absl, and of an array task."""
     (tmp_path / name).write_text("".join(f"step {i} loss {2 - i / 10:.2f}\n" for i in range(10)))
     assert len(postmortem.load(tmp_path).frame) == 10
+
+
+@pytest.mark.parametrize("version", ["", "version_0/"])
+def test_two_loggers_with_names_are_one_run(tmp_path, version):
+    """``csv`` and ``tb`` of one trainer, with or without versions; other hyperparameters are another training."""
+    for name, lr in (("exp/csv", 0.1), ("exp/tb", 0.1), ("unlike/csv", 0.1), ("unlike/tb", 0.2)):
+        folder = tmp_path / name / version
+        folder.mkdir(parents=True)
+        (folder / "hparams.yaml").write_text(f"lr: {lr}\n")
+    names = [f"csv/{version}metrics.csv", f"tb/{version}{events(1700000100)}"]
+    got = layout(tmp_path, *(f"exp/{name}" for name in names), *(f"unlike/{name}" for name in names))
+    assert got["exp"] == [f"exp/{name}" for name in names]
+    assert len(got) == 3
+
+
+def test_versions_of_two_loggers_are_a_run_each(tmp_path):
+    """A second start of the same trainer is another run."""
+    names = [(f"csv/version_{i}/metrics.csv", f"tb/version_{i}/{events(1700000100 + i)}") for i in range(2)]
+    for both in names:
+        for name in both:
+            (tmp_path / name).parent.mkdir(parents=True)
+            (tmp_path / name).with_name("hparams.yaml").write_text("lr: 0.1\n")
+    assert sorted(map(tuple, layout(tmp_path, *names[0], *names[1]).values())) == names
+
+
+def test_a_table_beside_the_log_of_the_training(tmp_path):
+    """One program writes a log and a table of updates; a table with another name beside a named log is apart."""
+    assert len(layout(tmp_path / "a", "train.log", "updates.csv")) == 1
+    assert len(layout(tmp_path / "b", "exp1.log", "exp2.csv")) == 2
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "ckpt_10.pt").write_bytes(b"PK")
+    assert len(layout(tmp_path / "c", "ppo.log", "updates.csv", "episodes.csv")) == 1
+
+
+def test_a_table_above_the_folder_of_its_event_files(tmp_path):
+    """``metrics.csv`` and a log beside ``tb/``, or ``csv`` beside ``tb``; a folder of another name is another run."""
+    assert len(layout(tmp_path / "a", "metrics.csv", "train.log", f"tb/{events(1700000100)}")) == 1
+    assert len(layout(tmp_path / "b", "csv/metrics.csv", f"tb/{events(1700000100)}")) == 1
+    assert len(layout(tmp_path / "c", "metrics.csv", f"other/{events(1700000100)}")) == 2

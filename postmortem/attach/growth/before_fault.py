@@ -16,7 +16,7 @@ from postmortem.replay.roll.sought import Sought, sought_of
 if TYPE_CHECKING:
     from postmortem.attach.answers import Process
     from postmortem.attach.growth.explained import Start
-    from postmortem.attach.steps import Mapping, Pass
+    from postmortem.attach.steps import Mapping
     from postmortem.core.culprit import ReplayResult
     from postmortem.core.report import RunReport
     from postmortem.core.view import View
@@ -51,7 +51,7 @@ def growth_before(process: Process, mapping: Mapping | None, view: View | None) 
     if process.fault is None:
         return None
     tick = int(process.fault["tick"])
-    passes = _numbered(mapping) if mapping is not None else [(p.tick, p) for p in process.passes]
+    passes = mapping.numbered() if mapping is not None else [(p.tick, p) for p in process.passes]
     own = {step: p.loss for step, p in passes if p.tick < tick}
     first = min(own, default=0)
     known = {**_logged(view, first), **own} if mapping is not None else own
@@ -61,11 +61,6 @@ def growth_before(process: Process, mapping: Mapping | None, view: View | None) 
         return None
     step, (_, usual), (_, last) = finite[left][0], finite[left - 1], finite[-1]
     return Growth(step, first, usual, last, len(finite) - left)
-
-
-def _numbered(mapping: Mapping) -> list[tuple[int, Pass]]:
-    """Each backward pass with its step of the log: `step_of` would search for each of them."""
-    return [(mapping.first + i // mapping.way.group, p) for i, p in enumerate(mapping.passes)]
 
 
 def _logged(view: View | None, before: int) -> dict[int, float]:
@@ -124,5 +119,5 @@ def tried(
     place = f" at {c.file}:{c.line}" if c.file and c.line else ""
     what = f"operator {c.op}{place}" if c.op else f"the {c.phase} phase{place}"
     end = f"the growth ends at step {result.step}: {what} is the first that is not finite"
-    tick = min(p.tick for step, p in _numbered(mapping) if step == found.step)
+    tick = min(p.tick for step, p in mapping.numbered() if step == found.step)
     return replace(found, tick=tick, culprit=replace(found.culprit, how=(*found.culprit.how, end)))

@@ -44,8 +44,7 @@ class Seen:
 def seen(process: Process, mapping: Mapping, folder: Path) -> Seen:
     """What a run shows: its losses, and what was measured, of which nothing need be there."""
     found, steps = Seen(), dict[int, int]()
-    for i, each in enumerate(process.passes):
-        step = mapping.first + i // mapping.way.group
+    for step, each in mapping.numbered():
         found.losses[step] = each.loss
         found.ticks.setdefault(step, each.tick)
         steps[each.tick] = step

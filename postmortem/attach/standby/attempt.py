@@ -82,7 +82,7 @@ class Attempt(Observer):
             loaders.feed(self.scene.since)
             others.fall_silent()
             others.close_network()
-            files.keep_in_memory()
+            files.keep_in_memory(self.scene.on_disk)
             databases.keep_in_memory()
             if "torch._dynamo" in sys.modules:
                 torch.compiler.set_stance("eager_on_recompile")  # a compiler needs files and processes

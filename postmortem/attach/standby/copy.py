@@ -55,6 +55,7 @@ class Copy(Repeatable):
         cut_off_trackers()
         gathered.take(request["gathered"])
         super().__init__(record, request["tick"], request["kind"], request["since"])
+        self.on_disk = request["on_disk"]
         self._attempt = attempt
         self.seconds: float = request["seconds"]
         self.asked = 0

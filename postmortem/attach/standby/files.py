@@ -1,7 +1,8 @@
 """Keeps the files that an attempt writes in memory: it saves and logs as usual, but no file changes.
 
 Landlock denies writing, and a program that is denied its log file ends at once. So where it is denied, Python's own
-ways to write are given a file in memory instead, which is read again under its name.
+ways to write are given a file in memory instead, which is read again under its name. What the program itself has
+written since the copy is not there yet (`journal`).
 """
 
 from __future__ import annotations
@@ -17,31 +18,50 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.attach.standby.journal import WRITES, Past, missing
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from postmortem.attach.standby.journal import Before
 
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = ("chmod", "chown", "lchown", "link", "remove", "rmdir", "symlink", "truncate", "unlink", "utime", "mkfifo")
 
 
 class _Memory:
-    """Files that exist in memory only, by path, and the folders that were to be made."""
+    """Files that exist in memory only, by path, and the folders that were to be made; `past`: those on the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, past: Past) -> None:
+        self.past = past
         self.files: dict[str, int] = {}
         self.folders: set[str] = set()
 
+    def held(self, path: str) -> int | None:
+        """The descriptor of a file that is in memory, or that is to be read as it was; None for one on the disk."""
+        if path not in self.files and (was := self.past.contents(path)) is not None:
+            self._make(path, was)
+        return self.files.get(path)
+
+    def hides(self, path: str) -> bool:
+        """Whether a path on the disk was not there yet."""
+        return path not in self.files and path not in self.folders and self.past.hides(path)
+
     def descriptor(self, path: str, *, keep: bool) -> int:
         """A new descriptor of the file, with what it held if `keep`."""
-        if path not in self.files:
-            self.files[path] = os.memfd_create("postmortem")
-            if keep:
+        if self.held(path) is None:
+            was = b""
+            if keep and not self.hides(path):
                 with suppress(OSError), io.FileIO(path) as source:
-                    os.write(self.files[path], source.readall() or b"")
+                    was = source.readall() or b""
+            self._make(path, was)
         if not keep:
             os.ftruncate(self.files[path], 0)
         return os.open(f"/proc/self/fd/{self.files[path]}", os.O_RDWR)
+
+    def _make(self, path: str, contents: bytes) -> None:
+        self.files[path] = os.memfd_create("postmortem")
+        os.write(self.files[path], contents)
 
     def takes(self, path: str, error: OSError) -> bool:
         """Whether a file that could not be opened for writing is to be in memory."""
@@ -49,11 +69,16 @@ class _Memory:
         return error.errno in _DENIED or (error.errno == errno.ENOENT and folder in self.folders)
 
 
-def keep_in_memory() -> None:
-    """From here on; for a process that is denied writing, and that ends without going back."""
-    memory = _Memory()
+def keep_in_memory(before: Mapping[str, Before]) -> None:
+    """From here on; for a process that is denied writing, and that ends without going back.
+
+    before: what paths were that the program has changed since, as the `Journal` has them.
+    """
+    memory = _Memory(Past(dict(before)))
     _patch_open(memory)
+    _patch_os_open(memory)
     _patch_os(memory)
+    _patch_looking(memory)
     _patch_savers()
 
 
@@ -69,14 +94,17 @@ def _patch_open(memory: _Memory) -> None:
         path = _path(file)
         if path is None or not isinstance(mode, str):
             return opening(file, mode, *args, **kwargs)
+        held, hidden = memory.held(path), memory.hides(path)
         if not set(mode) & set("wax+"):
-            held = memory.files.get(path)
+            if hidden:
+                raise missing(path)
             return opening(file if held is None else f"/proc/self/fd/{held}", mode, *args, **kwargs)
-        try:
-            return opening(file, mode, *args, **kwargs)
-        except OSError as error:
-            if not memory.takes(path, error):
-                raise
+        if held is None and not hidden:
+            try:
+                return opening(file, mode, *args, **kwargs)
+            except OSError as error:
+                if not memory.takes(path, error):
+                    raise
         appends = "a" in mode
         descriptor = memory.descriptor(path, keep=appends or "r" in mode)
         if appends:
@@ -88,40 +116,55 @@ def _patch_open(memory: _Memory) -> None:
 
     io.open = builtins.open = open_
 
+
+def _patch_os_open(memory: _Memory) -> None:
     os_opening = os.open
 
     @functools.wraps(os_opening)
     def os_open(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         name = _path(path)
-        if name is None or not flags & _WRITES or kwargs.get("dir_fd") is not None:
-            held = memory.files.get(name or "")
-            return os_opening(path if held is None else f"/proc/self/fd/{held}", flags, *args, **kwargs)
-        try:
+        if name is None or kwargs.get("dir_fd") is not None:
             return os_opening(path, flags, *args, **kwargs)
-        except OSError as error:
-            if not memory.takes(name, error):
-                raise
+        held, hidden = memory.held(name), memory.hides(name)
+        if not flags & WRITES:
+            if hidden:
+                raise missing(name)
+            return os_opening(path if held is None else f"/proc/self/fd/{held}", flags, *args, **kwargs)
+        if held is None and not hidden:
+            try:
+                return os_opening(path, flags, *args, **kwargs)
+            except OSError as error:
+                if not memory.takes(name, error):
+                    raise
         return memory.descriptor(name, keep=not flags & os.O_TRUNC)
 
     os.open = os_open
 
 
 def _patch_os(memory: _Memory) -> None:
+    making = os.mkdir
+
     def denied(change: Callable[..., Any], then: Callable[..., None]) -> Callable[..., Any]:
         @functools.wraps(change)
         def changed(*args: Any, **kwargs: Any) -> Any:
+            paths = [path for a in args[:2] if (path := _path(a)) is not None]
+            if change is making and paths and memory.hides(paths[0]):
+                then(*args)
+                return None
             try:
                 return change(*args, **kwargs)
             except OSError as error:
-                inside = any(_path(a) in memory.files or _path(a) in memory.folders for a in args[:2])
+                inside = any(path in memory.files or path in memory.folders for path in paths)
                 if error.errno not in _DENIED and not (error.errno == errno.ENOENT and inside):
                     raise
                 then(*args)
+                return None
 
         return changed
 
     def made(path: Any, *_: Any) -> None:
         memory.folders.add(_path(path) or "")
+        memory.past.made(_path(path) or "")
 
     def moved(old: Any, new: Any, *_: Any) -> None:
         held = memory.files.pop(_path(old) or "", None)
@@ -133,9 +176,67 @@ def _patch_os(memory: _Memory) -> None:
 
     for name in _CHANGES:
         setattr(os, name, denied(getattr(os, name), gone if name in ("remove", "unlink") else lambda *_: None))
-    os.mkdir = denied(os.mkdir, made)
+    os.mkdir = denied(making, made)
     for name in ("rename", "replace"):
         setattr(os, name, denied(getattr(os, name), moved))
+
+
+def _patch_looking(memory: _Memory) -> None:
+    """What is hidden is not found, and a file in memory is found."""
+
+    def looked(look: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(look)
+        def found(path: Any, *args: Any, **kwargs: Any) -> Any:
+            name = _path(path)
+            if name is None or kwargs.get("dir_fd") is not None:
+                return look(path, *args, **kwargs)
+            if memory.hides(name):
+                raise missing(name)
+            held = memory.held(name)
+            return look(path, *args, **kwargs) if held is None else os.fstat(held)
+
+        return found
+
+    os.stat, os.lstat = looked(os.stat), looked(os.lstat)
+    accessible, listing, scanning = os.access, os.listdir, os.scandir
+
+    @functools.wraps(accessible)
+    def access(path: Any, *args: Any, **kwargs: Any) -> bool:
+        name = _path(path)
+        return (name is None or not memory.hides(name)) and accessible(path, *args, **kwargs)
+
+    def shown(folder: Any, entry: Any) -> bool:
+        return not memory.hides(os.path.join(os.path.abspath(os.fsdecode(folder)), os.fsdecode(entry)))
+
+    @functools.wraps(listing)
+    def listdir(path: Any = ".") -> list[Any]:
+        return listing(path) if isinstance(path, int) else [entry for entry in listing(path) if shown(path, entry)]
+
+    class Shown:
+        """As the iterator of `os.scandir`."""
+
+        def __init__(self, path: Any) -> None:
+            self._entries = scanning(path)
+            self._all = isinstance(path, int)
+            self._path = "." if path is None else path
+
+        def __iter__(self) -> Shown:
+            return self
+
+        def __next__(self) -> Any:
+            return next(entry for entry in self._entries if self._all or shown(self._path, entry.name))
+
+        def __enter__(self) -> Shown:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            self.close()
+
+        def close(self) -> None:
+            self._entries.close()
+
+    os.access, os.listdir = access, listdir
+    os.scandir = lambda path=".": Shown(path)  # type: ignore[assignment]
 
 
 def _patch_savers() -> None:

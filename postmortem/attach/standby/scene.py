@@ -12,6 +12,7 @@ from postmortem.attach.standby.program import Program
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from postmortem.attach.standby.journal import Before
     from postmortem.attach.standby.loaders import Record
     from postmortem.attach.standby.plan import Entered, Key, Plan, Reply
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class Scene:
     """tick: the one at fault. kind: of the fault, as `flags` tells it. since: batches that loaders gave after the fork.
     failing_pass: number of the backward pass at which the tick fails, None where it is not the loss that fails.
-    entered: what enters the tick, known after a first look.
+    entered: what enters the tick, known after a first look. on_disk: what the program has changed on disk since the
+    fork, see `journal`.
     """
 
     def __init__(self, record: Record, tick: int, kind: str, since: Mapping[Key, Any]) -> None:
@@ -27,6 +29,7 @@ class Scene:
         self.program = Program.found(listener.optimizers | listener.stepped, sys._getframe(1))
         self.failing_pass: int | None = None
         self.entered: Entered | None = None
+        self.on_disk: Mapping[str, Before] = {}
         self.batches: dict[Key, Any] = {}
         self.batch: Any = None
         self.micro_batches = 1

@@ -21,6 +21,7 @@ from postmortem.attach.observer import Observer
 from postmortem.attach.sandbox import descriptors
 from postmortem.attach.standby.alone import among_others, can_be_alone
 from postmortem.attach.standby.forks import end, fork, heard, receive, send
+from postmortem.attach.standby.journal import Journal
 from postmortem.attach.standby.loaders import Record
 from postmortem.attach.standby.plan import bits, total
 from postmortem.attach.standby.shards import gathered
@@ -63,6 +64,7 @@ class Standby(Observer):
     def __init__(self, *, share: float = 0.03) -> None:
         self.share = share
         self.record = Record()
+        self._journal = Journal()
         self._copy: _Sleeper | None = None
         self._losses: list[tuple[int, str]] = []
         self._passes = self._ended = self._usual = 0  # backward passes: since the copy, to the last tick, of that tick
@@ -185,6 +187,7 @@ class Standby(Observer):
             return None
         os.read(answer, len(_READY))
         self.record.fork()
+        self._journal.begin()
         self._losses = []
         self._compiled, self._started = compiled_frames(), listener.processes
         self._copy = _Sleeper(process, Owned(request), Owned(answer), tick, began)
@@ -261,6 +264,7 @@ class Standby(Observer):
             "kind": fault.kind,
             "losses": [pair for pair in self._losses if pair[0] <= fault.tick],
             "since": self.record.portable(),
+            "on_disk": self._journal.before,
             "gathered": gathered.rows,
             "passes": self._usual,
             "course": [loss for tick, loss in self.course if tick < fault.tick],

@@ -29,6 +29,7 @@ _TIMES = {"wall_time", "walltime", "timestamp", "time", "datetime", "date", "cre
 _RANKS = {"rank", "global_rank"}
 TELLING = {*COUNTERS, *UNSURE, *EPOCHS, *_TIMES, *_RANKS}
 """Columns that tell where, when and by whom a row was written."""
+_MOST_ROWS = 0.75
 _DIFFERENT = 3
 """Texts that differ in a column named like a metric, from which on they are no setting."""
 _WITH_UNITS = ("step_time", "data_time", "memory", "throughput")
@@ -146,6 +147,12 @@ class RowTable:
                 found[name] = column
         return found
 
+    def in_each_row(self) -> bool:
+        """Whether a metric has a cell in most rows."""
+        cells = np.bincount(np.frombuffer(self._code, np.int64), minlength=len(self._codes))
+        metrics = np.array([plain(name) not in TELLING for name in self._codes], bool)
+        return bool((cells[metrics] >= _MOST_ROWS * self.n).any())
+
     def points(
         self,
         step: NDArray[np.int64],
@@ -200,7 +207,12 @@ def finish(
     time_name, wall_time = _wall_times(columns) or ("", np.array(times))
     rank_name, rank = _ranks(columns) or ("", np.full(len(table), -1, np.int16))
     with np.errstate(invalid="ignore", over="ignore"):  # a damaged step may be infinite
-        axis = axis or step_axis(columns, rank, torn=torn) or epoch_axis(columns) or row_axis(len(table))
+        axis = (
+            axis
+            or step_axis(columns, rank, torn=torn, dense=table.in_each_row())
+            or epoch_axis(columns)
+            or row_axis(len(table))
+        )
     left_out = {*axis.columns, time_name, rank_name}
     reading.points = table.points(
         axis.step, wall_time, rank, leave_out=left_out, without=axis.wrong, by_step=axis.shuffled

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Counted = tuple[str, NDArray[np.float64], NDArray[np.int64]]  # name, values, rows of impossible values
+
 COUNTERS = (
     *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter"),
     *("current_steps", "iteration", "iterations", "iter", "iters", "step", "steps", "update", "updates"),
@@ -89,13 +91,14 @@ def step_axis(
     rank: NDArray[np.int16] | None = None,
     declared: Sequence[str] = (),
     torn: Sequence[int] = (),
+    dense: bool = False,
 ) -> Axis | None:
     """The column that counts steps over the whole run, or a counter within epochs combined with the epoch.
 
     `columns` are float64[n], NaN if a row has no cell. `rank` int16[n] is the rank that wrote each row: every rank
     counts on its own. `declared` are columns that the writer declared as steps, asked first. `torn` are rows that are
-    pieced together from damaged lines: their cells count only between those of their neighbours. Returns None if no
-    column counts steps; try `epoch_axis` then.
+    pieced together from damaged lines: their cells count only between those of their neighbours. `dense`: a metric is
+    logged in most rows. Returns None if no column counts steps; try `epoch_axis` then.
     """
     rows = next((len(c) for c in columns.values()), 0)
     epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
@@ -103,6 +106,8 @@ def step_axis(
         column, wrong = _without_wrong(columns[name], torn)
         restarts = 0.5 if plain(name) in SURE or name in declared else 0.02
         if _covers(column, rows) and _counts(column, epochs, rank, restarts):
+            if dense and (rank is None or (rank == rank[:1]).all()):
+                name, column, wrong = _finer(columns, torn, (name, column, wrong))
             return Axis(name, _filled_int(column), (name,), f"steps are taken from column {name!r}", wrong)
     for name in _named(columns, WITHIN_EPOCH):
         inner = _filled(columns[name]) if _covers(columns[name], rows) else None
@@ -126,6 +131,22 @@ def step_axis(
         if _whole(columns[name]) and rows > FEW and (rises >= 0).all() and (rises > 0).mean() >= 0.99:
             return Axis(name, columns[name].astype(np.int64), (name,), f"steps are taken from column {name!r}")
     return None
+
+
+def _finer(columns: Mapping[str, NDArray[np.float64]], torn: Sequence[int], found: Counted) -> Counted:
+    """Another counter that is new in each row, where the one `found` counts rounds of several rows.
+
+    Such as the `update` of a PPO log, whose `iter` stays while the policy is trained on what was collected in it.
+    """
+    known = found[1][~np.isnan(found[1])]
+    if len(np.unique(known)) * 2 > len(known):
+        return found
+    for name in counter_names(columns):
+        column, wrong = _without_wrong(columns[name], torn)
+        cells = column[~np.isnan(column)]
+        if len(cells) >= len(known) and _whole(cells) and (np.diff(cells) > 0).all():
+            return name, column, wrong
+    return found
 
 
 def _shuffled(inner: NDArray[np.float64], epochs: NDArray[np.float64]) -> NDArray[np.int64] | None:

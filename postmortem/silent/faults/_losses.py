@@ -88,3 +88,11 @@ def constant_prediction(look: Look) -> float | None:
         return -sum(n / whole * log(n / whole) for n in classes.values()) or None
     spreads = [x.values["spread"] for x in trained if x.name == "mse_loss" and "spread" in x.values]
     return fmean(spreads) or None if len(spreads) > 2 else None
+
+
+def no_prediction(look: Look) -> float | None:
+    """The mean squared error of an answer of 0 for all samples."""
+    sizes = [
+        x.values["size"] for x in look.of(LossComputed) if x.trained and x.name == "mse_loss" and "size" in x.values
+    ]
+    return fmean(sizes) if len(sizes) > 2 else None

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import model_changes
 from postmortem.silent.faults import BaseFault, fault
 from postmortem.silent.faults._sequences import attention_line
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Probed
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class AttentionMaskInverted(BaseFault):
     name = "attention-mask-inverted"
     family = "sequence"
     checks = "attention does not read the padding instead of the tokens"
+    trial = Trial("the mask of the padding inverted", model_changes.masks_turned)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         found = {(p.question, p.step): p for p in look.of(Probed)}

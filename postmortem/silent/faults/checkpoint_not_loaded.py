@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import model_changes
 from postmortem.silent.faults import BaseFault, fault
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Loaded
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class CheckpointNotLoaded(BaseFault):
     name = "checkpoint-not-loaded"
     family = "weights"
     checks = "loaded state dicts match the module"
+    trial = Trial("weights loaded by the ends of their names", model_changes.loaded_by_ending)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for loaded in look.of(Loaded):

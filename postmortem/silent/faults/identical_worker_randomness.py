@@ -3,9 +3,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from postmortem.silent import data_changes
 from postmortem.silent.facts import WorkerDrew
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +35,7 @@ class IdenticalWorkerRandomness(BaseFault):
     name = "identical-worker-randomness"
     family = "data"
     checks = "the workers of a loader draw different random numbers"
+    trial = Trial("the generators of the dataset seeded in each worker", data_changes.seeded_workers, by="fault")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         drew: dict[tuple[int, int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))

@@ -7,7 +7,7 @@ from postmortem.silent import changes
 from postmortem.silent.facts import Backward
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._inputs import training_inputs
-from postmortem.silent.faults._losses import constant_prediction, plain
+from postmortem.silent.faults._losses import constant_prediction, no_prediction, plain
 from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import LayerInput
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _SEEN = 3
 _APART = 1e3
 _APART_AND_LOST = 1e2
+_LARGE = 10.0
+"""Columns that are all smaller do not dominate: one that is tiny beside them may hold nothing (a guarded division)."""
 _FAR = 2.0
 _WARM = 20
 _CALM = ("Norm", "Embedding", "Whitening")
@@ -32,11 +34,13 @@ class InputsNotNormalised(BaseFault):
     saturate the first layer.
 
     How it is found: the columns of a tabular input have sizes (root mean square) that differ by a factor of 1000 or
-    more, or all columns have a size above 1000; and the first layer of the model is not a normalisation. A factor of
-    100, or sizes above 100, count where the training loss also stays above twice that of a constant prediction.
+    more and the largest is 10 or more, or all columns have a size above 1000; and the first layer of the model is not
+    a normalisation. A factor of 100, or sizes above 100, count where the training loss also stays above twice that of a
+    constant prediction, and begins far above the loss of a prediction of 0.
 
-    Not blamed: models that begin with batch norm, layer norm or an embedding, or that scale the inputs themselves
-    before their first layer; constant columns.
+    Not blamed: a tiny column beside ordinary ones, as a division by a guarded deviation leaves it; a regression that is
+    on its way to large targets; models that begin with batch norm, layer norm or an embedding, or that scale the inputs
+    themselves before their first layer; constant columns.
 
     What to do: subtract the mean and divide by the standard deviation of the training data, column by column.
 
@@ -86,13 +90,16 @@ def _usual(sizes: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def _unlike(small: float, large: float, limit: float = _APART) -> bool:
-    return large >= limit * small or small >= limit
+    return large >= max(_LARGE, limit * small) or small >= limit
 
 
 def _lost(look: Look) -> str:
     """What is to be said of a loss that stays far above the one that needs no inputs; "" of another one."""
-    losses = [b.loss for b in look.of(Backward) if b.loss is not None and plain(b) and b.step >= _WARM]
-    alone = constant_prediction(look)
-    if alone is None or len(losses) < _WARM or median_high(losses) < _FAR * alone:
+    losses = [(b.step, b.loss) for b in look.of(Backward) if b.loss is not None and plain(b)]
+    later = [loss for step, loss in losses if step >= _WARM]
+    alone, zero = constant_prediction(look), no_prediction(look)
+    if alone is None or len(later) < _WARM or median_high(later) < _FAR * alone:
         return ""
-    return f"; the loss has a median of {median_high(losses):.3g}, where a constant prediction has {alone:.3g}"
+    if zero is not None and median_high(loss for _, loss in losses[:_SEEN]) < _FAR * zero:
+        return ""  # the targets are large, not the outputs: the model is on its way to them
+    return f"; the loss has a median of {median_high(later):.3g}, where a constant prediction has {alone:.3g}"

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.facts import Backward
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Scaling
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class LossNotScaled(BaseFault):
     name = "loss-not-scaled"
     family = "precision"
     checks = "a GradScaler steps on gradients of scaled losses"
+    trial = Trial("steps with the gradients as they are, not divided by the scale", changes.without_scale)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         stepping = [s for s in look.of(Scaling) if s.action == "step" and s.scale > 1]

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count, few
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +31,7 @@ class OptimizerStaleParameters(BaseFault):
     name = "optimizer-stale-parameters"
     family = "gradient-flow"
     checks = "the optimizer holds the parameters that the model uses"
+    trial = Trial("parameters that no optimizer holds given to the optimizer", changes.completed)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.stepped:

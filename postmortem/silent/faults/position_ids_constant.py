@@ -3,10 +3,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from postmortem.silent import model_changes
 from postmortem.silent.facts import Place
 from postmortem.silent.faults import BaseFault, fault
 from postmortem.silent.faults._words import few
 from postmortem.silent.source import source
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Probed
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class PositionIdsConstant(BaseFault):
     name = "position-ids-constant"
     family = "sequence"
     checks = "models with positions distinguish the order of tokens"
+    trial = Trial("positions 0, 1, 2, ... in the place of one for all", model_changes.counted)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         probed = [p for p in look.of(Probed) if p.question == "order" and p.positions]

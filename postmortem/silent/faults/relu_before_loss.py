@@ -3,9 +3,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from postmortem.silent import model_changes
 from postmortem.silent.faults import BaseFault, fault
 from postmortem.silent.faults._losses import line_of, lines, mostly
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,7 @@ class ReluBeforeLoss(BaseFault):
     family = "loss-output"
     checks = "the model's output can reach the targets"
     because_of = ("double-sigmoid", "softmax-before-cross-entropy", "softmax-wrong-dim")
+    trial = Trial("the values before the last activation", model_changes.without_last_activation)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         kinds = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "difference")

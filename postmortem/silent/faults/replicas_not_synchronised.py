@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import rank_changes
 from postmortem.silent.facts import Backward, Forward
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._ranks import compared, ranks_of
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Collective, Wrapped
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class ReplicasNotSynchronised(BaseFault):
     name = "replicas-not-synchronised"
     family = "distributed"
     checks = "the ranks keep the same weights"
+    trial = Trial("gradients averaged over the ranks before each step", rank_changes.averaged_over_ranks, by="fault")
 
     def across(self, looks: Sequence[Look]) -> Iterator[Blame]:
         first, *others = ranks_of(looks)

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import rank_changes
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._ranks import compared, ranks_of
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +36,7 @@ class ReplicasStartDifferent(BaseFault):
     name = "replicas-start-different"
     family = "distributed"
     checks = "the ranks start with the same weights"
+    trial = Trial("the weights of rank 0 sent to all ranks before the first step", rank_changes.begun_alike, by="fault")
 
     def across(self, looks: Sequence[Look]) -> Iterator[Blame]:
         first, *others = ranks_of(looks)

@@ -5,11 +5,13 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from postmortem.silent import data_changes
 from postmortem.silent.facts import Drawn, InputSeen, Seeded
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._inputs import assigned_above, loaders, read_at, training_inputs
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import source
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +47,7 @@ class SameBatchRepeated(BaseFault):
     family = "data"
     checks = "the batches differ"
     because_of = ("inputs-collapsed",)
+    trial = Trial("the next batch of the loader each time", data_changes.going_on, by="fault")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

@@ -3,9 +3,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from postmortem.silent import model_changes
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._initials import SPREAD, set_at
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Activated
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class SaturatedActivations(BaseFault):
     family = "initialisation"
     because_of = ("inputs-not-normalised",)
     checks = "hidden tanh and sigmoid layers are not saturated"
+    trial = Trial("initial weights as torch makes them", model_changes.usual_initials)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)

@@ -5,9 +5,11 @@ from itertools import pairwise
 from math import log
 from typing import TYPE_CHECKING
 
+from postmortem.silent import data_changes
 from postmortem.silent.facts import InputSeen, LossComputed
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._inputs import loaders, training_inputs
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +45,7 @@ class SortedDataNotShuffled(BaseFault):
     name = "sorted-data-not-shuffled"
     family = "data"
     checks = "the classes are mixed in each batch"
+    trial = Trial("batches of the loader shuffled", data_changes.shuffled)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         steps: dict[int, Counter[str]] = defaultdict(Counter)

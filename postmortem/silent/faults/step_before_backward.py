@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.facts import Backward, Forward
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,7 @@ class StepBeforeBackward(BaseFault):
     name = "step-before-backward"
     family = "step-order"
     checks = "backward runs before the step of the same batch"
+    trial = Trial("each step after the next backward pass", changes.stepped_after_backward)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.facts import LossComputed, Overlap, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
@@ -106,33 +107,36 @@ def _held_out(overlap: Overlap) -> bool:
 
 
 def _evaluates_more(place: Place) -> bool:
-    """Whether a line evaluates several sets of data alike, not all of them held out: ``f(x), f(x_val)``."""
-    statement = source(place.file).statement_at(place.line)
-    value = getattr(statement, "value", None)
-    parts = value.values if isinstance(value, ast.Dict) else getattr(value, "elts", [])
-    alike: dict[tuple[str, ...], set[bool]] = {}
-    for part in parts:
-        names = _named(_given(part))
-        if names:
-            functions = tuple(called(n) or "" for n in ast.walk(part) if isinstance(n, ast.Call))
-            alike.setdefault(functions, set()).add(any(_HELD_OUT.search(n) for n in names))
-    return any(len(held_out) > 1 for held_out in alike.values())
+    """Whether a line evaluates several sets of data alike, not all of them held out: ``f(x), f(x_val)``, or
+    ``f(part)`` in a loop over ``(x, x_val)``."""
+    read = source(place.file)
+    statements = read.statements_at(place.line)
+    alike: dict[str, list[list[str]]] = {}
+    for call in [call for statement in statements for call in _calls(statement)]:
+        alike.setdefault(ast.unparse(call.func), []).append(_named(_given(call)))
+    loops = [loop.iter for loop in read.around(place.line, ast.For)[-1:]]
+    loops += [n.iter for statement in statements for n in ast.walk(statement) if isinstance(n, ast.comprehension)]
+    parts = [loop.values if isinstance(loop, ast.Dict) else getattr(loop, "elts", []) for loop in loops]
+    sets = [*alike.values(), *([_named([part]) for part in each] for each in parts)]
+    return any(len({any(_HELD_OUT.search(n) for n in names) for names in each if names}) > 1 for each in sets)
 
 
 def _names(place: Place) -> list[str]:
     """The names that a line hands over, and those that the loop around it goes through."""
     read = source(place.file)
-    statement = read.statement_at(place.line)
-    if statement is None:
-        return []
-    given = [] if hasattr(statement, "body") else _given(statement)
-    loops = [loop.iter for loop in read.around(place.line, ast.For)[-1:]]
-    return _named([*given, *loops])
+    given = [each for statement in read.statements_at(place.line) for n in _calls(statement) for each in _given(n)]
+    return _named([*given, *(loop.iter for loop in read.around(place.line, ast.For)[-1:])])
 
 
-def _given(part: ast.AST) -> list[ast.expr]:
-    """The arguments of all calls in a part of a program."""
-    return [each for n in ast.walk(part) if isinstance(n, ast.Call) for each in n.args]
+def _calls(statement: Any) -> list[ast.Call]:
+    """The calls in a statement that has no block of its own, but for those that compute nothing of a model, as in
+    ``print(val), float(loss)``."""
+    found = [] if hasattr(statement, "body") else [n for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    return [n for n in found if not hasattr(builtins, called(n))]
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _named(parts: list[ast.expr]) -> list[str]:

@@ -3,9 +3,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from postmortem.silent import changes
 from postmortem.silent.facts import ModuleRan
 from postmortem.silent.faults import BaseFault, fault
 from postmortem.silent.faults._words import count, few
+from postmortem.silent.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,7 @@ class UnregisteredSubmodules(BaseFault):
     name = "unregistered-submodules"
     family = "gradient-flow"
     checks = "every module that runs in a model is registered in it"
+    trial = Trial("the parameters given to the optimizer", changes.completed)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         evaluating = {ran.module for ran in look.of(ModuleRan) if not ran.training}

@@ -5,9 +5,11 @@ from math import prod, sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
+from postmortem.silent import model_changes
 from postmortem.silent.facts import Gradients
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._words import count
+from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Updated
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class VanishingGradient(BaseFault):
         "weight-decay-too-high",
     )
     checks = "gradients reach the first layers"
+    trial = Trial("a ReLU in the place of the sigmoid or tanh of each wide layer", model_changes.rectified)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for optimizer in look.stepped:

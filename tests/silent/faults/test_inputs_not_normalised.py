@@ -53,6 +53,21 @@ def a_loss_above_that_of_a_constant_prediction() -> str:
 
 
 @quiet(InputsNotNormalised)
+def large_targets_that_are_not_reached_yet() -> str:
+    """The loss stays far above that of a constant prediction, as it would with any inputs."""
+    return (
+        houses()
+        .replace("[1800.0, 4.0, 1970.0, 41.0]", "[0.2, 0.5, 30.0, 50.0]")
+        .replace("torch.randn(240, 1)", "900 + torch.randn(240, 1)")
+    )
+
+
+@quiet(InputsNotNormalised)
+def a_tiny_column_beside_ordinary_ones() -> str:
+    return loop("[1.0, 0.5, 0.0001, 1.0]")
+
+
+@quiet(InputsNotNormalised)
 def columns_of_that_size_that_are_normalised() -> str:
     return houses("nn.BatchNorm1d(4), ")
 

@@ -84,6 +84,41 @@ def values_of_states_that_are_trained_on() -> str:
     return loop("train_x, train_y = x, y", evaluation="val = model(train_x)")
 
 
+ACCURACY = "def accuracy(data): return (model(data[0]).argmax(1) == data[1]).float().mean().item()\n"
+PAIRS = "tr, va = (train_x, train_y), (x[200:], y[200:])"
+
+
+@quiet(TrainValidationLeak)
+def training_and_held_out_data_in_calls_among_others() -> str:
+    split = f"train_x, train_y = x[:200], y[:200]; {PAIRS}\n    {ACCURACY}"
+    return loop(split, evaluation="print(epoch, 'train', round(accuracy(tr), 3), 'held out', round(accuracy(va), 3))")
+
+
+@quiet(TrainValidationLeak)
+def training_and_held_out_data_in_a_loop_over_both() -> str:
+    split = f"train_x, train_y = x[:200], y[:200]; {PAIRS}\n    {ACCURACY}"
+    return loop(split, evaluation="for name, data in (('train', tr), ('held out', va)): print(name, accuracy(data))")
+
+
+@quiet(TrainValidationLeak)
+def training_and_held_out_data_in_a_list_of_both() -> str:
+    split = f"train_x, train_y = x[:200], y[:200]; {PAIRS}\n    {ACCURACY}"
+    return loop(split, evaluation="print([accuracy(data) for data in (tr, va)])")
+
+
+@quiet(TrainValidationLeak)
+def the_mean_of_a_value_that_is_called_like_held_out_data() -> str:
+    return loop(
+        "train_x, train_y = x, y", evaluation="va = model(train_x[:60]).mean(1); print(va.mean(), float(va[0]))"
+    )
+
+
+@blamed(TrainValidationLeak, at="model(val_x)")
+def another_loss_in_the_line_of_an_evaluation() -> str:
+    split = "train_x, train_y, val_x, val_y = x[:200], y[:200], x[160:], y[160:]"
+    return loop(split, evaluation="print(float(loss), float((model(val_x).argmax(1) == val_y).float().mean()))")
+
+
 @blamed(TrainValidationLeak, at="model(val_x)")
 def copies_with_a_little_noise() -> str:
     noisy = "torch.cat([x + 0.01 * torch.randn_like(x) for _ in range(3)])[order]"

@@ -75,14 +75,15 @@ class OpenMmlab(Dialect):
 class Timm(Dialect):
     """timm: ``Train: 3 [  50/1251 (  4%)]  Loss: 6.81 (6.88)  …`` and ``Test: [  97/97]  Loss: 4.702 ( 4.755)  …``.
 
-    Format: timm's train.py. The first number is the current value, the one in parentheses the mean of the epoch, both
-    over ranks. The last test line has the totals in parentheses. Epochs and batches count from 0.
+    Format: timm's train.py; programs that follow it may leave out the share. The first number is the current value, the
+    one in parentheses the mean of the epoch, both over ranks. The last test line has the totals in parentheses. Epochs
+    and batches count from 0.
     """
 
     name = "timm"
     priority = 15
     needles: ClassVar[tuple[str, ...]] = ("Train: ", "Test: ")
-    _train = re.compile(r"Train: (?P<epoch>\d{1,9}) \[ *(?P<n>\d{1,12})/(?P<total>\d{1,12}) \( *\d+%\)\]")
+    _train = re.compile(r"Train: (?P<epoch>\d{1,9}) \[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})(?: \( *\d+%\))?\]")
     _test = re.compile(r"Test(?: \(\w+\))?: {1,2}\[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})\] ")
     _mean = re.compile(rf"([A-Za-z][\w@]{{0,40}}): {{0,8}}{NUMBER} \( {{0,8}}({NUMBER}|nan|inf)\)")
 

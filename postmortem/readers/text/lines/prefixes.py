@@ -128,6 +128,11 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         + r"\] ?-? ?|(?P<logger3>[\w.]{1,80}): \[(?P<level3>[A-Z]{4,8})\] ?)?",
     ),
     ("[", r"\[" + _DATE + " " + _LEVEL + r"(?: " + _SOURCE + r")?\] ?"),
+    # Swin-Transformer and what took over its logger: [date name] (file line): LEVEL
+    (
+        "[",
+        r"\[" + _DATE + r" (?P<logger>[A-Za-z][\w.\-]{0,80})\] ?(?:\([\w.\-]{1,80} \d{1,6}\): " + _LEVEL + r" ?)?",
+    ),
     ("[", r"\[(?P<glog>[IWEFDC]) " + _DATE + r"(?: (?P<logger>[A-Za-z][\w.\-:]{0,80}))?\] ?"),  # Optuna, Jupyter
     ("[", r"\[" + _LEVEL + r"\|" + _DATE + r"\] ?(?:[\w./\-]{1,120}:\d+ ?)?(?:>> ?)?"),
     ("[", r"\[" + _LEVEL + r"\|(?P<logger>[\w./\-]{1,120}:\d+)\] ?" + _DATE + r" ?(?:>> ?)?"),

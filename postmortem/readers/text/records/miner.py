@@ -17,6 +17,7 @@ from postmortem.readers.text.records.names import OF_LOSSES, Named, is_cell, is_
 from postmortem.readers.text.records.placing import (
     counted_by,
     epoch_anywhere,
+    is_bare,
     is_of_settings,
     of_the_best,
     ordinal_head,
@@ -178,7 +179,7 @@ class RowMiner:
         if before == "(" and record.values:
             return  # "Acc: 50.0% (155/310)": the counts of the percentage
         first = record.n is None
-        if not (before == "][" and place_in_epoch(record, match)):
+        if not (place_in_epoch(record, match, before)):
             self._take_fraction(match, named)
         if before == "(" and first and record.n is not None and self.text.startswith(")", self.end):
             self.of_ranks = True
@@ -199,7 +200,7 @@ class RowMiner:
             n, total = parts(match)
             record.once = True
             record.values.append(Value(named.name, float(percent[1]) if percent else n / (total or 1)))
-        elif record.n is None and (named is None or _is_split(named)):
+        elif record.n is None and is_bare(named, text, match.end()):
             n, total = parts(match)
             if total is not None and n > total:
                 return  # "77/72 = 1.07" is a quotient
@@ -393,8 +394,3 @@ def _is_mean(named: Named, gap: str, before: Value) -> bool:
         return False
     role = role_of(named.name)
     return role is None or role == role_of(before.tag)
-
-
-def _is_split(named: Named) -> bool:
-    name = named.name.lower()
-    return bool(named.split) or name in SPLITS or (not named.strong and name.rstrip(":") in SPLITS)

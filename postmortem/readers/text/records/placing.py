@@ -36,6 +36,22 @@ _SETTING = re.compile(r"(?i)^(?:max|num|warm_?up)_\w|_(?:size|seq_len)$|^seed$")
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
 
+_OF_AN_EPOCH = re.compile(r"\]?\s{0,4}\[\s{0,8}\d{1,12}/\d{1,12}[\s(\]]")
+"""After the number of an epoch, the batch and their number: ``Train: 3 [  50/1251]``, ``Train [3][50/1251]``."""
+_BETWEEN = re.compile(r"[\])]\s{0,4}[\[(]")
+"""Between the epoch and the batch, each with its total: ``[3/25][50/100]``, ``(3/25) (50/100)``."""
+_BATCH_AFTER = re.compile(rf"{_BETWEEN.pattern}\s{{0,8}}\d{{1,12}}\s{{0,4}}/\s{{0,4}}\d{{1,12}}\s{{0,4}}[\])]")
+
+
+def is_bare(named: Named | None, text: str, stop: int) -> bool:
+    """Whether a fraction that ends at `stop` has no name but a word for the data, or is the epoch before a batch and
+    its total: ``Train: [3/25][50/100]``."""
+    if named is None or named.split or _BATCH_AFTER.match(text, stop):
+        return True
+    name = named.name.lower()
+    return name in SPLITS or (not named.strong and name.rstrip(":") in SPLITS)
+
+
 def counted_by(named: Named) -> tuple[str, Trust] | None:
     """What the fraction of this name counts; None if the name is not one of a position."""
     if not named.strong and (kind := _ABBREVIATED.get(named.name.lower())):
@@ -83,21 +99,28 @@ def position_of_first(record: Record, named: Named, raw: str, text: str, stop: i
     """What a number behind the first word of a row counts, if that is no metric.
 
     The step after a word for the data: ``EVAL @ 250 | loss=1.2``, ``VALID 250 loss 1.2``; the epoch of
-    ``e: 3 lr: 0.1 loss 0.5``.
+    ``e: 3 lr: 0.1 loss 0.5`` and of ``Train: 3 [50/1251] loss 0.5``.
     """
     split, _, between = named.name.partition(" ")
     if record.values or record.step is not None or record.n is not None or not raw.isdigit():
         return None
     if named.strong and named.name.lower() == "e" and record.epoch is None and _SUCCESS.search(text, stop):
         return POSITIONS["epoch"]
+    if split.lower() in SPLITS and not between and record.epoch is None and _OF_AN_EPOCH.match(text, stop):
+        return POSITIONS["epoch"]
     if split.lower() not in SPLITS or between not in ("", "@", "at", "after", "#") or named.strong:
         return None
     return POSITIONS["step"] if between or _is_scored(text, stop, _PRINTED) else None
 
 
-def place_in_epoch(record: Record, match: re.Match[str]) -> bool:
-    """Take the second of ``[3][50/100]`` or ``[3/25][50/100]`` as the position in the epoch that the first names."""
-    if record.epoch is not None or (record.n is None and (record.step is None or record.level != Trust.LOCAL)):
+def place_in_epoch(record: Record, match: re.Match[str], before: str) -> bool:
+    """Take the second of ``[3][50/100]`` or ``[3/25][50/100]`` as the position in the epoch that the first names;
+    `before` is what stands between them."""
+    if (
+        _BETWEEN.fullmatch(before) is None
+        or record.epoch is not None
+        or (record.n is None and (record.step is None or record.level != Trust.LOCAL))
+    ):
         return False
     if record.n is not None:
         record.epoch, record.epochs = record.n, record.total

@@ -49,7 +49,7 @@ _NOT_A_POSITION = {
 # Marian's abbreviations are positions only with the full stop
 POSITIONS |= {"up.": ("step", Trust.GLOBAL), "upd.": ("step", Trust.GLOBAL)}
 _LAST_WORDS = {
-    *("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode"),
+    *("epoch", "ep", "step", "iter", "iteration", "it", "itr", "batch", "num_updates", "episode"),
     *(*languages.STEPS, *languages.ITERATIONS, *languages.BATCHES, *languages.EPOCHS),
 }
 """Words that mean a position also after words of `_WITH_A_POSITION`."""

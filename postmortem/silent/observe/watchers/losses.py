@@ -183,7 +183,8 @@ def _values(
 ) -> dict[str, Any]:
     """lowest, highest: of the prediction. ones: dimensions over which it sums to 1, as probabilities do; logs: the same
     of its exponentials. classes: the dimension of the classes. limits: of what made the prediction; beyond: share of
-    the target outside of them, lost: mean square of what is outside, by `spread`, the target's variance."""
+    the target outside of them, lost: mean square of what is outside, by `spread`, the target's variance. size: the
+    mean of its squares."""
     exact = prediction.double()
     low, high = float(exact.min()), float(exact.max())
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -198,6 +199,7 @@ def _values(
         found["logs"] = [d for d in axes if bool((exact.logsumexp(d).abs() < 10 * near).all())]
     if target.is_floating_point() and target.numel() > 1:
         found["spread"] = float(target.double().var())
+        found["size"] = float(target.double().square().mean())
     if limits is not None and limits != (-math.inf, math.inf):
         found["limits"] = [each if math.isfinite(each) else None for each in limits]
         if target.is_floating_point():

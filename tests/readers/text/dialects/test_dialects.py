@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import postmortem
 from postmortem.readers.text import read_text
 from postmortem.readers.text.dialects import DIALECTS
 from postmortem.readers.text.dialects.column_table import ColumnTable
@@ -316,3 +317,31 @@ def test_a_delimited_table_in_a_log(tmp_path: Path, sign: str, index: str, end: 
     loss = points.code == points.tags.index("loss")
     assert points.step[loss].tolist() == list(range(10, 25))
     assert points.value[loss][0] == 0.8065
+
+
+@pytest.mark.parametrize(
+    "style",
+    [
+        "[2026-11-20 10:00:00 vit_tiny] (main.py 98): INFO Train: [{epoch}/3][{n}/40]\teta 0:10:00 lr 0.0003\t"
+        "loss {loss} ({loss})",
+        "INFO:root:app Train: [{epoch}/3] [{n:3d}/40] loss {loss}",
+        "Train: {epoch} [{n:4d}/40]  Loss: {loss}  LR: 3.000e-04",
+        "Train [{epoch}][{n:4d}/40]  Loss: {loss}  LR: 3.000e-04",
+        "train ep {epoch} it {n}/40 loss {loss}",
+    ],
+)
+def test_batches_of_an_epoch_count_on_from_epoch_to_epoch(style: str, tmp_path: Path) -> None:
+    """The number in front of the batch is the epoch, not a metric: a value that is lost in the second epoch is lost
+    after all steps of the first, and no step is overwritten."""
+    rows = [(e, n) for e in range(3) for n in range(0, 40, 4)]
+    texts = [
+        style.format(epoch=e, n=n, loss="nan" if e * 40 + n >= 60 else f"{3 - 0.01 * (e * 40 + n):.4f}")
+        for e, n in rows
+    ]
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(texts) + "\n")
+    run = postmortem.load(log)
+    loss = run.frame[run.frame.tag.str.lower() == "loss"]
+    assert loss.step.tolist() == list(range(0, 120, 4))
+    assert set(run.frame.tag.str.lower()) <= {"loss", "lr"}
+    assert loss.step[loss.value.isna()].min() == 60
