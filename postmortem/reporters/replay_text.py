@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import shown
+from postmortem.core.culprit import GROWTH
 from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import (
     actions,
@@ -157,6 +158,9 @@ def closing_line(result: ReplayResult) -> str | None:
     when = f"optimizer step {result.tick}" if result.step is None else f"step {result.step}"
     if c.phase != "none":
         place = f"{from_here(c.file)}:{c.line}" if c.file else c.module or c.phase
+        if (growth := c.tensor.get(GROWTH)) is not None:
+            end = f"the first value that is not finite arises at {place} ({c.op or c.cause}), {when}"
+            return squeezed(f"culprit: the training diverged: {growth}; {end}", 300)
         return squeezed(f"culprit: {place} ({c.op or c.cause}), {when}", 300)
     if result.raised is not None:
         return raised_line(result.raised)
@@ -246,7 +250,11 @@ def _verdict(c: Culprit) -> Iterator[str]:
         return
     means = CAUSES.get(c.cause, "a fault of the training code that raises no error")
     meaning = f"{means} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
-    if incident(c) is None and "checkpoint" not in c.tensor:
+    if (growth := c.tensor.get(GROWTH)) is not None:
+        yield f"Culprit: the training diverged: {growth}"
+        yield f"  the first value that is not finite: {happened(c)}"
+        yield f"  {meaning}"
+    elif incident(c) is None and "checkpoint" not in c.tensor:
         yield f"Culprit: {meaning}"
     else:
         yield f"Culprit: {happened(c)}"

@@ -137,8 +137,7 @@ def _members(page: Page, runs: Sequence[RunReport], detail: _Detail) -> None:
         if run.diagnosis is None:
             continue
         if detail is _Detail.STORIES and not common and not leads(run) and not _repeats_log(run):
-            named = f"{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.name)}. "
-            claim = "" if run.diagnosis.strength == "certain" else named
+            claim = "" if run.diagnosis.strength == "certain" else f"{CLAIMS[run.diagnosis.strength]}: "
             page.add("", claim, (clean(run.diagnosis.summary, 600), "dim"), mark="  ", lines=2)
         if detail is not _Detail.ROWS and run.diagnosis.next and run.diagnosis.next[0] not in actions:
             next_actions(page, actions_of(run, from_here)[:1])

@@ -44,7 +44,7 @@ class Seen:
 def seen(process: Process, mapping: Mapping, folder: Path) -> Seen:
     """What a run shows: its losses, and what was measured, of which nothing need be there."""
     found, steps = Seen(), dict[int, int]()
-    for step, each in mapping.numbered():
+    for step, each in mapping.numbered(process.passes):
         found.losses[step] = each.loss
         found.ticks.setdefault(step, each.tick)
         steps[each.tick] = step
