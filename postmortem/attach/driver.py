@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -158,7 +158,7 @@ def _of_finite(view: View | None, aim: Aim) -> dict[str, Any]:
     if aim.sought is not None and aim.sought.kind == "still" and not aim.nonfinite:
         return {"look": stagnation.LOOK}
     jump = jump_of(view, aim.sought) if view is not None and aim.sought is not None and not aim.nonfinite else None
-    return {"jump": {"above": jump.above, "below": jump.below, "gradient": jump.gradient}} if jump is not None else {}
+    return {"jump": asdict(jump)} if jump is not None else {}
 
 
 def shut_in(

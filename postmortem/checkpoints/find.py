@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.checkpoints.captures import HEAD as OF_A_CAPTURE
 from postmortem.checkpoints.formats import FORMATS, weight_suffixes
 from postmortem.core.model import Checkpoint
+from postmortem.core.patterns import later
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -48,36 +49,36 @@ STATE_FILES = (
     "metadata.json",
     "progress.json",
 )
-_BIN = re.compile(r"(pytorch_model|model|adapter_model|consolidated|checkpoint|ckpt|weights).*\.bin$", re.I)
-_COMPANION = re.compile(
+_BIN = later(r"(pytorch_model|model|adapter_model|consolidated|checkpoint|ckpt|weights).*\.bin$", re.I)
+_COMPANION = later(
     r"^(optim\w*|opt|sched\w*|lr_sched\w*|scaler|rng\w*|random_states?|training_args|zero_pp_rank|dataloader|sampler)([._\-\d]|$)",
     re.I,
 )
-_MODEL = re.compile(
+_MODEL = later(
     r"^(model|pytorch_model|adapter_model|consolidated|mp_rank|weights|diffusion_pytorch_model|unet|ema|module|net)",
     re.I,
 )
-_NOT_WEIGHTS = re.compile(
+_NOT_WEIGHTS = later(
     r"(^|[_\-.])(data(set)?|batch(es)?|tokens?|cache|vocab|train|val|test|embeddings?|features?|samples?|labels?|scripted|traced)([_\-.\d]|$)",
     re.I,
 )
-_CKPT_FOLDER = re.compile(
+_CKPT_FOLDER = later(
     r"(^|[_\-.=])(checkpoint|ckpt|step|global_?step|iter(ation)?|epoch|last|latest|best|final|update)s?([_\-.=]|\d|$)",
     re.I,
 )
-_OF_A_STEP = re.compile(
+_OF_A_STEP = later(
     r"(checkpoint|ckpt|(global_?)?step|iter(ation)?|epoch|update)s?[_\-=]?\d+|checkpoint[_\-](last|latest|best|final)",
     re.I,
 )
-_CKPT_FOLDERS = re.compile(r"(model_?)?(checkpoint|ckpt|snapshot|weight|model|state|save|saved_model)s?", re.I)
-_NAMED_STEP = re.compile(
+_CKPT_FOLDERS = later(r"(model_?)?(checkpoint|ckpt|snapshot|weight|model|state|save|saved_model)s?", re.I)
+_NAMED_STEP = later(
     r"(?:^|[_\-.\s]|(?<=[a-z]))(?:global_?step|steps?|iter(?:ation)?s?|updates?|checkpoint|ckpt|it)[_\-=.]{0,2}(\d{1,12})(k?)(?![a-z\d])",
     re.I,
 )
-_LAST_NUMBER = re.compile(r"(?:^|[_\-=])(\d{1,12})(k?)(?![a-z\d.=])", re.I)
-_EPOCH = re.compile(r"epochs?[_\-=]?\d+|(?:^|[_\-])ep?\d+|v\d+(?:\.\d+)*$", re.I)
-_EPOCH_NUMBER = re.compile(r"(?:epochs?|(?:^|[_\-])ep)[_\-=]?(\d{1,9})", re.I)
-_LOGS = re.compile(r"(tb|tf)?[_-]?(tensorboard|events|logs?|summary|summaries|metrics|csv)([_-]?logs?)?|tb", re.I)
+_LAST_NUMBER = later(r"(?:^|[_\-=])(\d{1,12})(k?)(?![a-z\d.=])", re.I)
+_EPOCH = later(r"epochs?[_\-=]?\d+|(?:^|[_\-])ep?\d+|v\d+(?:\.\d+)*$", re.I)
+_EPOCH_NUMBER = later(r"(?:epochs?|(?:^|[_\-])ep)[_\-=]?(\d{1,9})", re.I)
+_LOGS = later(r"(tb|tf)?[_-]?(tensorboard|events|logs?|summary|summaries|metrics|csv)([_-]?logs?)?|tb", re.I)
 _NOT_OF_A_RUN = (
     "__pycache__",
     "site-packages",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import time
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from postmortem._version import __version__
 from postmortem.checkpoints.formats import FORMATS
 from postmortem.checkpoints.last_good import Looked
+from postmortem.core import installed
 from postmortem.core.keeper import KEEPER
-from postmortem.core.registry import collected_faults, report_fault
+from postmortem.core.registry import collected_faults, entry_points, report_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,17 +101,9 @@ def _status(file: Path) -> tuple[int, ...]:
 
 
 def _name(what: str, path: Path, state: list[tuple[Any, ...]]) -> str:
-    key = [what, str(path), str(path.absolute()), state, __version__, _code(), _torch()]
+    key = [what, str(path), str(path.absolute()), state, __version__, _code(), installed.version("torch")]
+    # another torch may read a file that this one cannot
     return hashlib.blake2b(json.dumps(key).encode(), digest_size=20).hexdigest() + ".checkpoint"
-
-
-@functools.cache
-def _torch() -> str:
-    """Another torch may read a file that this one cannot."""
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 @functools.cache
@@ -127,4 +119,4 @@ def _code() -> str:
 def _other_formats() -> bool:
     """Whether another package or this program adds formats: what they read may change with them."""
     registered = FORMATS.loaded and any(not f.__module__.startswith("postmortem.") for f in FORMATS)
-    return registered or bool(importlib.metadata.entry_points(group="postmortem.checkpoint_formats"))
+    return registered or bool(entry_points("postmortem.checkpoint_formats"))

@@ -18,6 +18,7 @@ import click
 
 from postmortem._version import __version__
 from postmortem.cli.shared import CONTEXT
+from postmortem.core.collection import uncollected
 from postmortem.core.errors import PostmortemError, described, did_you_mean
 from postmortem.core.printable import printable
 
@@ -63,7 +64,8 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
-        command = getattr(importlib.import_module(module), attribute)
+        with uncollected():
+            command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
 

@@ -26,8 +26,6 @@ from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
 from postmortem.reporters import REPORTERS, RenderOptions
-from postmortem.reporters.replay_text import replayed_lines
-from postmortem.reporters.shared.redact import redacted
 from postmortem.reporters.shared.words import count
 from postmortem.runs.cache import cached
 
@@ -84,14 +82,22 @@ _executor = click.option(
 )
 
 
+class _Format(click.Option):
+    """Its help names all formats, for which all reporters are imported: a scan needs one."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        self.help = f"One of {', '.join(r.name for r in REPORTERS)}.  [default: text]"
+        return super().get_help_record(ctx)
+
+
 @click.command(context_settings=CONTEXT)
 @_paths
 @click.option(
     "--format",
     "format_",
+    cls=_Format,
     default="text",
     metavar="FORMAT",
-    help=f"One of {', '.join(r.name for r in REPORTERS)}.  [default: text]",
 )
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout."
@@ -182,6 +188,9 @@ def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, *
     refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=None, **options)
     found = _scanned(paths, config, **_how(options), draw=True)
+    from postmortem.reporters.replay_text import replayed_lines
+    from postmortem.reporters.shared.redact import redacted
+
     shown = redacted(found) if redact else found
     _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
     width = shutil.get_terminal_size((100, 24)).columns

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
+from postmortem.core.stats import median
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -36,7 +39,7 @@ class MachineLog:
         with their memory still in use. Else None, also if one of them has less than half of its memory in use. Idle
         times count, not only the clock: that of the training's log may be of another time zone.
         """
-        used = [k for k in np.unique(self.gpu) if self._usual(self.busy, k, self.time <= last) > _AT_WORK]
+        used = [k for k in distinct(self.gpu) if self._usual(self.busy, k, self.time <= last) > _AT_WORK]
         at_work = self.time[np.isin(self.gpu, used) & (self.busy > _IDLE)]
         idle = self.time > max(last, float(at_work.max(initial=-np.inf)))
         if not used or not idle.any():
@@ -51,4 +54,4 @@ class MachineLog:
         """The median of the known values of a GPU in these rows, NaN if there is none."""
         known = values[rows & (self.gpu == gpu)]
         known = known[np.isfinite(known)]
-        return float(np.median(known)) if len(known) else np.nan
+        return median(known) if len(known) else np.nan

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from postmortem.core.patterns import later
 from postmortem.core.roles import HELD_OUT, plain_name
 from postmortem.core.stats import centred_median, median
 
@@ -31,7 +32,7 @@ class Presumption(NamedTuple):
 
 
 def _words(text: str, after: str = r"(?=$|[ /)\]])") -> re.Pattern[str]:
-    return re.compile(rf"(?:^|[ /(\[])(?:{'|'.join(text.split())})\d*{after}")
+    return later(rf"(?:^|[ /(\[])(?:{'|'.join(text.split())})\d*{after}")
 
 
 _GROWS = (
@@ -42,7 +43,7 @@ _GROWS = (
         r" errors",
         r"(?=$|/)",
     ),
-    re.compile(r"(?:^|/)(?:total|sum|mean|avg|average)(?=$|/)"),
+    later(r"(?:^|/)(?:total|sum|mean|avg|average)(?=$|/)"),
     _words(
         r"num n nb number idx index id time timestamp date eta elapsed duration latency wall clock age remaining"
         r" progress length len depth size sizes queue queued buffer backlog pending seed rank worker version"
@@ -95,15 +96,15 @@ _PART = _words(
     r" fehler erreur erro errore deviation nll nllh"
 )
 """Words of names of what is minimised: those of a whole objective, and those that may also be parts of one."""
-_LETTERS = re.compile(r"(?:^|.*[/ ])[JLEF]")
+_LETTERS = later(r"(?:^|.*[/ ])[JLEF]")
 """Formulas write an objective as a capital letter."""
-_VALUE_OF = re.compile(r"\b(objective|obj|energy|cost|criterion|function|fn) values?$")
-_BESIDE_OBJ = re.compile(r"(?:^|.*[/ ])(?:box|cls|dfl|kpt|seg|noobj|giou|ciou|xy|wh)(?:$|[ /])")
+_VALUE_OF = later(r"\b(objective|obj|energy|cost|criterion|function|fn) values?$")
+_BESIDE_OBJ = later(r"(?:^|.*[/ ])(?:box|cls|dfl|kpt|seg|noobj|giou|ciou|xy|wh)(?:$|[ /])")
 """Where these are logged, `obj` is the objectness of a detector of objects."""
-_PLAYS = re.compile(r"\b(policy|actor|critic|reward|rewards|ep rew\w*|return|returns|advantage|episodic)\b")
+_PLAYS = later(r"\b(policy|actor|critic|reward|rewards|ep rew\w*|return|returns|advantage|episodic)\b")
 """Names of reinforcement learning, where most of what is logged goes either way."""
-_TRAINING = re.compile(r"(?:^|(?<=[ /(\[]))(?:train|training|trn|tr)(?=$|[ /)\]])")
-_OF_HELD_OUT = re.compile(rf"(?:^|(?<=[ /(\[])){HELD_OUT}(?=$|[ /)\]])")
+_TRAINING = later(r"(?:^|(?<=[ /(\[]))(?:train|training|trn|tr)(?=$|[ /)\]])")
+_OF_HELD_OUT = later(rf"(?:^|(?<=[ /(\[])){HELD_OUT}(?=$|[ /)\]])")
 _FALLS = "its values fall, with noise"
 _LEAST, _MOST_TAGS = 12, 200
 """Fewest finite values that show a behaviour; tags beyond which a run is not searched for an objective."""
@@ -255,7 +256,7 @@ def is_noisy(values: NDArray[np.float64]) -> bool:
     bends = np.diff(steps)
     # a schedule that is printed is rounded, which bends it by up to two units of the last digit
     least = max(3 * _last_digit(values), 0.01 * median(np.abs(steps)))
-    return bool((bends[1:] * bends[:-1] < 0).mean() > 0.3 and np.median(np.abs(bends)) > least)
+    return bool((bends[1:] * bends[:-1] < 0).mean() > 0.3 and median(np.abs(bends)) > least)
 
 
 def _last_digit(values: NDArray[np.float64]) -> float:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -89,6 +91,14 @@ class Points:
             index, epoch = self.epochs
             stays = which[index]
             points.epochs = (np.cumsum(which)[index[stays]] - 1, epoch[stays]) if stays.any() else None
+        return points
+
+    def with_tags_of(self, which: NDArray[np.bool_]) -> Points:
+        """The points at which `which` bool[n] is true, with those tags alone that they have."""
+        points = self.chosen(which)
+        there = distinct(points.code)
+        points.tags = [self.tags[code] for code in there]
+        points.code = np.searchsorted(there, points.code).astype(np.int32)
         return points
 
     def epoch_of(self, which: NDArray[np.intp]) -> NDArray[np.int64] | None:

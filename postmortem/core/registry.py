@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import pkgutil
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from postmortem.core import installed
+from postmortem.core.collection import uncollected
 from postmortem.core.errors import PostmortemError, UsageError, described, did_you_mean
 from postmortem.core.model import Problem
 from postmortem.core.printable import printable
@@ -63,14 +64,8 @@ class Broken:
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """The entry points of a group. Those of all groups are read at once, which takes as long as reading one group."""
-    return [entry for entry in _all_entry_points() if entry.group == group]
-
-
-@cache
-def _all_entry_points() -> list[EntryPoint]:
-    found = importlib.metadata.entry_points()
-    return [entry for group in found.groups for entry in found.select(group=group)]
+    """The entry points of a group."""
+    return [entry for entry in installed.entry_points() if entry.group == group]
 
 
 def _origin(item: object) -> tuple[str, str]:
@@ -135,13 +130,20 @@ class Registry(Generic[T]):
             if self._loaded or self._loading:  # by another thread; or a module asks while it is imported itself
                 return
             self._loading = True
-            package = importlib.import_module(self.package)
-            modules = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
-            for name in sorted(f"{self.package}.{module}" for module in modules):
-                self._guard(name, partial(importlib.import_module, name))
-            for entry in entry_points(self.group):
-                self._guard(f"{entry.name} = {entry.value}", entry.load)
+            with uncollected():
+                package = importlib.import_module(self.package)
+                modules = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+                for name in sorted(f"{self.package}.{module}" for module in modules):
+                    self._guard(name, partial(importlib.import_module, name))
+                for entry in entry_points(self.group):
+                    self._guard(f"{entry.name} = {entry.value}", entry.load)
             self._loading, self._loaded = False, True
+
+    def _load_alone(self, key: str) -> None:
+        """Imports the module that is named like the key, if there is one and no other package adds anything."""
+        if not entry_points(self.group) and key.isidentifier() and not key.startswith("_"):
+            with suppress(ModuleNotFoundError):
+                importlib.import_module(f"{self.package}.{key}")
 
     def _guard(self, where: str, load: Callable[[], object]) -> None:
         try:
@@ -187,7 +189,10 @@ class Registry(Generic[T]):
             return default
 
     def __getitem__(self, key: str) -> T:
-        self.load()
+        if key not in self._items and not self._loaded:
+            self._load_alone(key)
+        if key not in self._items:
+            self.load()
         if key not in self._items:
             hint = f"{did_you_mean(key, self._items)}; available: {', '.join(sorted(self._items))}"
             raise UsageError(f"unknown {self.noun} {key!r}{hint}")

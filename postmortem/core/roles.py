@@ -1,6 +1,6 @@
 """The role of a tag: what a metric means, from its name, and where the name alone does not tell, from the run.
 
-`role_of` reads one name by `_TABLE`, the first rule that matches decides. `roles_of` gives all tags of a run their
+`role_of` reads one name by the rules of `role_table`. `roles_of` gives all tags of a run their
 roles: some names mean a loss or a validation only beside others or if their values fall (`_of_the_run`). A tag
 without a role is still read, counted and checked for non-finite values.
 """
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from postmortem.core import languages
+from postmortem.core.role_table import LOSS, compiled, role_by_table
+from postmortem.core.stats import median, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,140 +48,6 @@ _SPLIT = re.compile(
 
 _OF_HELD_OUT = re.compile(rf"^{HELD_OUT}[ /]+|[ /]+{HELD_OUT}$")
 
-# Patterns are matched against `plain_name(tag)`: small letters, words with single blanks or slashes between them.
-_LOSS = rf"(?:(?:\b|(?<=[a-z\d]))loss(?:es|fn)?\d*\b|{languages.LOSS})"
-_GRAD = rf"(?:grad(?:ient)?s?|∇|{languages.GRADIENT})"
-_NORM = (
-    rf"(?:{_GRAD}[ /]*(?:total |global )?(?:l2 |2 0 |2 )?(?:norms?|l2|magnitude|mag|rms|{languages.NORM})"
-    rf"|g ?norm|gn(?=$)|grdn(?=$)"
-    rf"|[|‖]+ ?(?:∇\w*|g|{_GRAD}) ?[|‖]+"
-    rf"|(?:l2 )?(?:norms?|{languages.NORM}) ?(?:of )?(?:the )?{languages.OF_THE}{_GRAD}|norms?/{_GRAD})"
-)
-_OF_ALL = (
-    r"(?:[ /](?:total|global|all|overall|l2|2|pre ?clip\w*|before ?clip\w*|unclipped|raw|avg|mean|average|value|model"
-    r"|train|training|step|epoch))*"
-)
-_LAYER = r"\b(?:layers?|blocks?|weight|bias|kernel|conv\w*|fc\d*|linear\d*|embed\w*|attn|attention|mlp)\b"
-_SETTING = (
-    r"(?:weights?|coefs?|coeffs?|coefficients?|lambda|alpha|beta|gamma|ratio|factor|mult(?:iplier)?|thresh(?:old)?"
-    r"|clip(?:ping)?|decay|warmup|steps|interval|freq|frequency|schedule|type|reduction|every|limit|patience"
-    r"|tol|tolerance|size|capacity|bank)"
-)
-_RECORD = (
-    r"(?:num|n|nb|nr|no|number of|skipped|best|min|minimum|max|maximum|lowest|highest|prev|previous|old"
-    rf"|{languages.RECORDS})"
-)
-_OF_VALUES = (
-    r"(?:num|counts?|counter|n|tokens|start|delta|change|improvement|improved|gap|std|stddev|variance|min|best|lowest"
-    r"|time|ms|nans?|infs?|is ?nan|is ?finite|finite|index|idx|terms?|window|history|smoothing|enabled|version)"
-)
-
-
-class _Rule(NamedTuple):
-    role: str | None
-    why: str
-    pattern: str
-
-
-_TABLE: tuple[_Rule, ...] = tuple(
-    _Rule(role, why, pattern)
-    for role, why, pattern in (
-        (None, "a count or a record of values, not a value",
-         rf"(^|[ /]){_RECORD} (\w+ )?({_LOSS}|nan|inf|skipped)|{languages.BEST_LOSS}|{_LOSS}( \w+)?[ /]{_OF_VALUES}$"
-         r"|(^|[ /])(best|lowest) (\w+ )?(score|metric|step|epoch|r?mse|mae|nll|ppl|perplexity)|\bnum memory"),
-        (None, "a setting", rf"{_LOSS}( \w+)?[ /]{_SETTING}$"
-         rf"|{_NORM}(?! (?:before|pre) clip)( \w+)? {_SETTING}$|\b{_GRAD} ?clip(ping)?( (val\w*|norm|thresh\w*))?$"
-         rf"|(?<!pre )\bclip {_GRAD}|\b(max|target) {_GRAD} norm"
-         rf"|\b(nll|b?ce|mse|mae|kl|entropy|map|iou|acc|reward|lr|learning rate|mem|memory) {_SETTING}$"
-         rf"|(^|[ /])(use|has|is|with|enable|compute|normali[sz]e|skip|disable) (\w+ )?{_LOSS}"
-         rf"|(^|[ /]){_LOSS} {_SETTING}/|(^|/)(coef\w*|lambdas?|multipliers?)/|(^|/)weights?/(?!.*{_GRAD}).*{_LOSS}"
-         rf"|{_LOSS} every|\b(threshold|patience)$"),
-        (None, "the norm after the clipping, which shows no explosion", rf"{_NORM} clipped$|\bclipped {_GRAD} norm"),
-        (None, "something else that is lost, or a scale that failed", rf"\bpacket {_LOSS}|\battempted "),
-        (None, "what a discriminator says, logged beside its losses", rf"{_LOSS}/(scores?|signs?|logits?)(/|$)"),
-        (None, "the settings of the parts of a loss", rf"{_LOSS}[ /]{_SETTING}/"),
-        (None, "how long the loss takes, or the loss of a predicted time: the name does not tell",
-         rf"(^|[ /])time {_LOSS}$"),
-        (None, "how long the loss takes", rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}"),
-        (None, "gradient accumulation, no accuracy",
-         r"\bacc(u|um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
-        (None, "grows with the training whatever happens, or is set",
-         r"iterations?$|consumed|ema decay|accumulated|cumulative|since|(^|[ /])wall( ?clock)?( time)?$"
-         r"|total (\w+ )?(time|duration)|train wall|scale ?window|(min|init|initial) scale|hysteresis"),
-        ("loss_scale", "the factor of mixed precision; logit_scale and reward_scale are something else",
-         r"\b(loss|grad|gradient|amp|fp16)[ /]*scaler?\b|(^|/)((grad|loss|amp)? ?scaler?|scaler? (scale|value))$"),
-        ("layer_grad_norm", "the norm of one layer's gradient, by the words before it or the folder around it",
-         rf"({_LAYER}|(?<!l)\d).*[ /]{_NORM}$|^(.*/)?{_GRAD}/(?!total|global|l2).*[ /]norm$|^norm/.+/{_GRAD}$"),
-        ("grad_norm", "the norm of the whole gradient", rf"(^|[ /]){_NORM}{_OF_ALL}( ?\(.*)?$"
-         rf"|(^|[ /])grad(ient)?s?[ /](total|global|all|overall)$"),
-        ("grad_norm", "torch's clip_grad_norm_ returns total_norm, optax and TensorFlow call it global_norm",
-         r"^(?!.*(param|weight|update|activ|embed|state|momentum|latent|feature)).*?"
-         r"(^|[ /])(total|global) norm( (before|pre) ?clip\w*)?$"),
-        ("layer_grad_norm", "the norm of a part of the gradient, named after it", rf"(^|[ /]){_NORM}[ /].+"),
-        ("perplexity", "exp(loss)", rf"perplexity|\bppl\b|{languages.PERPLEXITY}"),
-        ("accuracy", "a score in a folder of losses", rf"{_LOSS}/(\w+ )*(acc|accuracy)$"),
-        ("loss", "says so", _LOSS),
-        ("lr", "the learning rate, also of one group of parameters",
-         r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?( ?\(.*)?$|^lr[ /]|^l r$"
-         rf"|{languages.LEARNING_RATE}"),
-        (None, "how long an epoch or anything else took, and an episode lasts as long as it is played",
-         r"(^|[ /])(time|duration|elapsed) cost( ?\(.*)?$|\b(episode|ep|game|match) (time|duration|wall)\b"),
-        ("data_time", "waiting for the next batch",
-         r"(data|load(ing|er)?|fetch|batch ?load|input|reader)[ /]*(load(ing)? ?)?(time|wait|ms|sec(onds)?|s|cost)$"
-         r"|time[ /]*data|(^|/)(data|(batch |data )?(fetch|wait)( (time|ms|s|secs?))?)$"
-         r"|dataload(er|ing)?|\bdata ?load(ing)?$"),
-        ("throughput", "work per second",
-         r"(tok(en)?s?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
-         r"|batches|elements|flops?) ?(per|/) ?(s|sec|second|gpu|device)\b|throughput"
-         r"|(^|[/ ])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[ /(])"
-         rf"|{languages.THROUGHPUT}"),
-        ("step_time", "seconds per work",
-         r"(step|iter(ation)?|batch|train|updt|update|elapsed)[ /]*"
-         r"(time|timing|wall|duration|ms|(?<!train )cost|sec(onds)?)(?![a-z])"
-         r"|(?!timesteps?\b)time[ /]*(cost )?(per )?(step|iter(ation)?|batch)"
-         r"|(^|[/ ])(time|dt|iter time ms|time ms|updt s)($| ?\()|s/it$"
-         rf"|{languages.TIME}"),
-        ("memory", "of the device or of the process",
-         r"\b(mem(ory)?|vram|rss|cuda ?mem\w*|gpu ?mem\w*|max ?mem\w*|memalloc\w*)\b|memory|mem(alloc|used)"
-         r"|(^|[ /])(alloc|allocated|reserved|cached)( (gi?b|mi?b|memory|bytes))?( ?\(.*)?$"
-         rf"|{languages.MEMORY}"),
-        ("loss", "a negative log-likelihood, or a bound with its sign turned, is minimised",
-         r"\b(nll|nelbo)\b|\bneg(ative)? (log ?(likelihood|lik|probs?)|elbo)\b"),
-        (None, "a log-likelihood or a bound is to rise: no loss",
-         r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
-        (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
-        ("accuracy", "a score that is to rise",
-         r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*"
-         r"|(?<!kernel )(?<!feature )(?<!attention )[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
-         r"|psnr|ssim|(?<!error )r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
-         r"|(hr|[rp]\d?)@\d+|(txt|img|\w{1,4}2\w{1,4})[ /]r\d+"
-         r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy"
-         rf"|{languages.ACCURACY}"),
-        ("reward", "what reinforcement learning maximises",
-         r"(^|[ /])(rewards?|returns?|ep ?(rew|ret)(ard|urn)?( ?mean)?|episodic return|score|success rate)(?! scale)"
-         rf"($|[ /])|{languages.REWARD}"),
-        ("epoch", "the position", rf"^(?!time)(\w+/)?(epochs?|{'|'.join(languages.EPOCHS)})( float| frac)?$"),
-        ("loss", "the formula of a loss: it is minimised",
-         r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|trl|(info ?)?nce)\d?\b"
-         r"|cross ?entropy|log ?loss\b|mean (squared|absolute) error"),
-        ("loss", "the formula of a loss, smooth L1", r"(^|[ /])smooth ?l1$"),
-        ("loss", "a part of a loss as BasicSR names them: l_pix, l_g_percep",
-         r"(^|/)l (g )?(pix\w*|percep\w*|style|total|charb\w*|edge|fft|ssim)$"),
-        ("loss", "what CycleGAN and pix2pix print of their losses; D_real may also be what a discriminator says",
-         r"(^|/)([dg] [ab]|(cycle|idt) [ab]|g (gan|l1|vgg|gan feat))$"),
-        ("loss", "the total of an objective", r"(^|/)(obj|objective|costs?|criterion)/(total|sum|overall)$"),
-        ("loss", "bits that the model needs", r"(^|[ /])(bpc|bpb|bpd|bits per (byte|char\w*|dim\w*|token|word))$"),
-        ("val_loss", "the loss of the test set, as llm.c prints it", r"(^|/)tel$"),
-        ("loss", "the name of a task, as in 'lm: 5.2'; errD and errG are DCGAN's",
-         r"(^|/)(lm|mlm|clm|ctc|rnnt|td|err ?[dg])$"),
-        ("loss", "the name of a loss of metric learning, as in 'triplet | active%'",
-         r"(^|/)((train|training|val|valid|validation|eval|test|dev|mean|avg) )?"
-         r"(triplet|contrastive|nt ?xent|arcface|cosface|info ?nce)$"),
-    )
-)  # fmt: skip
-"""Role, reason, and the pattern of names. The first that matches decides."""
-_compiled = lru_cache(maxsize=None)(re.compile)
-"""The patterns of the table are compiled when a name asks for them: most names are decided by one of the first."""
 
 _LONG_NUMBER = re.compile(r"\d{3,}")
 """No pattern asks which digits these are: names that differ in nothing else are matched once."""
@@ -215,7 +83,7 @@ def role_of(tag: str) -> str | None:
 
 @lru_cache(maxsize=65_536)
 def _role_of_name(name: str) -> str | None:
-    role = next((rule.role for rule in _TABLE if _compiled(rule.pattern).search(name)), None)
+    role = role_by_table(name)
     held_out = _SPLIT.search(name) is not None
     if role in ("loss", "accuracy"):
         return f"val_{role}" if held_out else role
@@ -271,7 +139,11 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"
-            elif _RATES.fullmatch(name) and "lr" not in roles.values() and _may_be_rates(values(tag)):
+            elif (
+                _RATES.fullmatch(name)
+                and _may_be_rates(values(tag))
+                and not _has_rates(roles, values, len(values(tag)))
+            ):
                 roles[tag] = "lr"  # "loss 2.3 rate 1e-3", "perte 2,3 taux 1e-3"
             elif last in ("norm", "train norm") and folder in ("", "train/", "training/", "optim/") and has_loss:
                 if "lr" in roles.values() and _SPLIT.search(name) is None:
@@ -297,7 +169,7 @@ def _take_from_errors(roles: dict[str, str | None], names: dict[str, str]) -> No
 
 
 def _is_named_loss(name: str) -> bool:
-    return _compiled(_LOSS).search(name) is not None
+    return compiled(LOSS).search(name) is not None
 
 
 def _is_error(name: str) -> bool:
@@ -329,19 +201,24 @@ def falls(values: NDArray[np.float64]) -> bool:
     finite = values[np.isfinite(values)]
     half = finite[: max(6, len(finite) // 2)]
     first = max(1, len(half) // 8)
-    return len(half) >= 6 and bool(np.quantile(half[len(half) // 3 :], 0.75) < np.median(half[:first]))
+    return len(half) >= 6 and bool(quantile(half[len(half) // 3 :], 0.75) < median(half[:first]))
 
 
 def _falls_far(values: NDArray[np.float64]) -> bool:
     """Whether a score falls as a loss does. Results of a search, best first, fall as well, but not as far."""
     finite = values[np.isfinite(values)]
-    return falls(finite) and bool(np.median(finite[-3:]) < 0.8 * np.median(finite[:1]))
+    return falls(finite) and bool(median(finite[-3:]) < 0.8 * median(finite[:1]))
 
 
 def _may_be_rates(values: NDArray[np.float64]) -> bool:
     """Whether all finite values may be learning rates."""
     finite = values[np.isfinite(values)]
     return len(finite) > 0 and bool((finite >= 0).all() and (finite <= 0.5).all() and finite.min() < 0.1)
+
+
+def _has_rates(roles: dict[str, str | None], values: Callable[[str], NDArray[np.float64]], rows: int) -> bool:
+    """Whether a learning rate is logged in a tenth of `rows` rows or more: printed once per start, it is a setting."""
+    return any(role == "lr" and len(values(tag)) >= 0.1 * rows for tag, role in roles.items())
 
 
 def _is_sum(tag: str, folder: str, known: dict[str, str | None]) -> bool:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct, occurrences
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -64,8 +66,8 @@ class Series:
         lowest = np.where(np.isnan(table), np.inf, table).argmin(axis=1) + starts
         highest = np.where(np.isnan(table), -np.inf, table).argmax(axis=1) + starts
         bad = np.flatnonzero(~finite)
-        first_bad = bad[np.unique(bad // size, return_index=True)[1]]
-        rows = np.unique(np.concatenate([lowest, highest, first_bad, [0, n - 1]]))
+        first_bad = bad[occurrences(bad // size)[1]]
+        rows = distinct(np.concatenate([lowest, highest, first_bad, [0, n - 1]]))
         return self.take(rows[rows < n])
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Series:

@@ -24,7 +24,7 @@ _CHUNK = 1 << 15
 _FEW = 1000
 
 
-def median(x: Floats) -> float:
+def median(x: NDArray[Any]) -> float:
     """The median; NaN for an empty array and for one with a NaN. As `np.median`, at a tenth of its cost for few values.
 
     >>> median(np.array([1.0, 2.0, 400.0]))
@@ -37,6 +37,32 @@ def median(x: Floats) -> float:
     if math.isnan(ordered[-1]):  # NaN is sorted to the end
         return float("nan")
     return float(ordered[mid]) if len(x) % 2 else (float(ordered[mid - 1]) + float(ordered[mid])) / 2
+
+
+def row_medians(table: Floats) -> Floats:
+    """The median of each row, NaN for a row with a NaN, as `np.median` along the last axis."""
+    mid = table.shape[-1] // 2
+    ordered = np.sort(table, axis=-1)
+    middle: Floats = ordered[..., mid] if table.shape[-1] % 2 else (ordered[..., mid - 1] + ordered[..., mid]) / 2
+    return np.where(np.isnan(ordered[..., -1]), np.nan, middle)
+
+
+def quantile(x: Floats, q: float) -> float:
+    """The value below which a share `q` of the values lies, between two by a straight line, as `np.quantile` has it.
+
+    >>> quantile(np.array([4.0, 1.0, 3.0, 2.0]), 0.25)
+    1.75
+    """
+    if not len(x):
+        return float("nan")
+    at = q * (len(x) - 1)
+    below = int(at)
+    ordered = np.sort(x) if len(x) < _FEW else np.partition(x, (below, min(below + 1, len(x) - 1), len(x) - 1))
+    if math.isnan(ordered[-1]):
+        return float("nan")
+    low, high, share = float(ordered[below]), float(ordered[min(below + 1, len(x) - 1)]), at - below
+    # from the nearer of the two, so that q = 1 gives the largest value
+    return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 
 def sigma(x: Floats) -> float:
@@ -126,7 +152,7 @@ def blocks(x: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
     size = max(1, len(x) // max(1, count))
     starts = np.arange(0, len(x) - size + 1, size)
     whole = x[: len(starts) * size].reshape(-1, size)
-    return starts, np.median(whole, axis=1) if len(whole) else np.empty(0)
+    return starts, row_medians(whole) if len(whole) else np.empty(0)
 
 
 def groups(mask: NDArray[np.bool_], join: int = 0) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from postmortem.core.distinct import distinct, without
 from postmortem.core.model import Finding
 from postmortem.core.roles import role_of
 from postmortem.detectors import detector
@@ -140,12 +141,12 @@ def _companions(view: View, series: Series) -> Iterator[tuple[str, NDArray[np.in
     beside = [s for s in view.series if s.tag != series.tag and s.source == series.source and s.rank == series.rank]
     for other in (s for s in beside if s.role in _GOES_ON and len(s)):
         later = (other.step > series.step[-1]) & ~(other.wall_time <= series.wall_time[-1])
-        yield other.tag, other.step, np.unique(other.step[later])
+        yield other.tag, other.step, distinct(other.step[later])
     rows = [r.row_steps for r in _readings(view, series.source) if r.row_steps is not None]
     if rows:
         filled = [s.step for s in beside if s.role not in (None, "epoch")]
-        empty = np.setdiff1d(np.concatenate(rows), np.concatenate([*filled, series.step]))
-        yield "the table", np.union1d(empty, series.step), empty[empty > series.step[-1]]
+        empty = without(np.concatenate(rows), np.concatenate([*filled, series.step]))
+        yield "the table", distinct(np.concatenate([empty, series.step])), empty[empty > series.step[-1]]
 
 
 def _rhythmic(steps: NDArray[np.int64]) -> bool:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.printable import number
 from postmortem.core.roles import plain_name
-from postmortem.core.stats import centred_median, median, noise
+from postmortem.core.stats import centred_median, median, noise, quantile
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import lost_to_chance
@@ -161,7 +162,7 @@ class ChanceLevelLoss(BaseDetector):
             for score in scores:
                 if min(len(loss), len(score)) < self.options.evaluations:
                     continue
-                level = np.array([np.median(part) for part in np.array_split(loss.value, 3)])
+                level = np.array([median(part) for part in np.array_split(loss.value, 3)])
                 for k in dict.fromkeys(round(math.exp(min(level.min() / over, 5.0))) for over in (1.0, 1.05, 1.1)):
                     ratio, agree = level / math.log(max(k, 2)), not told or k in told
                     if not (3 <= k <= 100 and agree and ratio.min() > 0.985 and ratio.max() < 1.15):
@@ -217,9 +218,9 @@ class ChanceLevelLoss(BaseDetector):
             return None
         series, loss = long[0], losses[0]
         first, last = (median(part) for part in (loss.value[:5], loss.value[-5:]))
-        values = np.unique(series.value)
+        values = distinct(series.value)
         whole = 100.0 if values[-1] > 1 else 1.0
-        if last < _FALLS * first or any(len(np.unique(s.value)) > 2 for s in long) or len(values) != 2:
+        if last < _FALLS * first or any(len(distinct(s.value)) > 2 for s in long) or len(values) != 2:
             return None
         if min(digits(float(v)) for v in values) < 3 or abs(values.sum() - whole) > 2e-4 * whole:
             return None
@@ -263,7 +264,7 @@ class ChanceLevelLoss(BaseDetector):
     def _same_score(self, scores: list[Series], losses: list[Series]) -> Finding | None:
         """A poor validation score that in the end is what it was in the first evaluations, though the loss falls."""
         long = [s for s in scores if s.role == "val_accuracy" and len(s) >= self.options.points]
-        if not losses or not long or any(len(np.unique(s.value)) < 3 for s in long):
+        if not losses or not long or any(len(distinct(s.value)) < 3 for s in long):
             return None  # a score that is always the same is another finding
         whole = 100.0 if any(s.value.max() > 1 for s in scores) else 1.0
         first, last = (median(part) for part in (losses[0].value[:5], losses[0].value[-5:]))
@@ -291,7 +292,7 @@ class ChanceLevelLoss(BaseDetector):
             return None
         for reward in rewards:
             x = reward.value
-            rise = float(np.median(x[-(len(x) // 3) :]) - np.median(x[: max(5, len(x) // 10)]))
+            rise = float(median(x[-(len(x) // 3) :]) - median(x[: max(5, len(x) // 10)]))
             if not noise(x) or rise > 2 * noise(x):
                 return None
         most = float(np.abs(critic.value).max())
@@ -308,7 +309,7 @@ class ChanceLevelLoss(BaseDetector):
     def _shows_something(self, x: NDArray[np.float64]) -> bool:
         """Whether a score float64[n] is above `nothing`, or on its way there: its last third above all of its first."""
         nothing, third = self.options.nothing, max(1, len(x) // 3)
-        low = x.min() >= 0 and x.max() <= 5 * nothing and max(np.median(x), np.median(x[-third:])) <= nothing
+        low = x.min() >= 0 and x.max() <= 5 * nothing and max(median(x), median(x[-third:])) <= nothing
         return not low or bool(x[-third:].min() > x[:third].max() and x[-third:].max() > nothing / 2)
 
     def _guesses_held_out(self, view: View, losses: list[Series], scores: list[Series]) -> Finding | None:
@@ -363,8 +364,8 @@ def _rises(score: NDArray[np.float64]) -> bool:
 
 def _at_chance(score: NDArray[np.float64], k: int) -> bool:
     """Whether an accuracy as a fraction float64[n] is 1/k in every third, and no point is far from it."""
-    parts = np.array([np.median(part) for part in np.array_split(score, 3)]) * k
-    return bool(parts.min() > 0.8 and parts.max() < 1.25 and np.quantile(score, 0.9) * k < 1.4)
+    parts = np.array([median(part) for part in np.array_split(score, 3)]) * k
+    return bool(parts.min() > 0.8 and parts.max() < 1.25 and quantile(score, 0.9) * k < 1.4)
 
 
 def _told(view: View) -> list[tuple[int, str]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.stats import median
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.frozen import constant_from, digits
@@ -95,4 +96,4 @@ def _memorised(view: View, step: int) -> bool:
         return False
     x = loss.finite
     late = x.value[x.step >= step]
-    return len(late) > 0 and bool(x.value[0] > 0 and np.median(late) < 0.01 * x.value[0])
+    return len(late) > 0 and bool(x.value[0] > 0 and median(late) < 0.01 * x.value[0])

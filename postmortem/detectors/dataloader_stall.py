@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import median, trailing_median
+from postmortem.core.stats import median, quantile, trailing_median
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.regimes import change_at
-from postmortem.detectors.shared.timing import Timing, interrupted, negligible, timings
+from postmortem.detectors.shared.timing import Timing, interrupted, negligible, opens, per_second, timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,8 @@ class DataloaderStall(BaseDetector):
     How: the time is more than `factor` times the median before it and 5 ms longer, and longer than half a usual step.
     All slow steps together have to take half a second longer. A step time is not judged where the logged times of the
     forward pass, the backward pass and the update (`postmortem run`) make up most of it. Stalls at regular intervals
-    (checkpoints, evaluations, epochs) are ignored, and so are step times that include a logged evaluation or a
+    (checkpoints, evaluations, epochs) are ignored, and so are waits of which four in five are for the first batch of an
+    epoch or after a restart, and step times that include a logged evaluation or a
     checkpoint. The longest must be at least twice as long as nine in ten steps before it, so that widely varying times
     are not stalls.
 
@@ -47,7 +48,8 @@ class DataloaderStall(BaseDetector):
 
     What to try: use more workers and prefetching, copy the data to a local disk, measure __getitem__ per sample.
 
-    Severity: info if it is a single row, and nine in ten rows before are not as much shorter as that takes (`single`).
+    Severity: info if it is a single row, and nine in ten rows before are not as much shorter as that takes (`single`),
+    and if the stalls together take less than a hundredth of the time of all rows (`share`).
 
     Known false positives: irregular checkpoints or evaluations that are part of the step time and are not logged. Steps
     that become slower when a logged schedule (a resolution, a sequence length) changes, or when a log message announces
@@ -57,12 +59,13 @@ class DataloaderStall(BaseDetector):
     @dataclass(frozen=True, kw_only=True)
     class Options:
         """Multiple of the usual time, the same for a single stall, fraction of the run that is ignored at its start,
-        minimum number of points."""
+        minimum number of points, fraction of the time of all rows that single stalls have to take for a warning."""
 
         factor: float = 4.0
         single: float = 8.0
         guard: float = 0.03
         points: int = 20
+        share: float = 0.01
 
     code = "SYS002"
     name = "dataloader-stall"
@@ -76,6 +79,8 @@ class DataloaderStall(BaseDetector):
         usual = median(steps[0].cost) if steps and steps[0].how == "step time" else None
         for series in data:
             slow = self._slow(series.value) & (series.value > (0.5 * usual if usual else 0))
+            if slow[~opens(view, series)].sum() < 0.2 * slow.sum():
+                continue  # the first batch of an epoch or after a resume
             if not _negligible(Timing(series, series.value, "step time"), slow) and (
                 finding := self._judge(view, series, series.value, slow, lasting=True)
             ):
@@ -85,7 +90,7 @@ class DataloaderStall(BaseDetector):
             return  # loading time says that it is not the loader; row times hold evaluations and checkpoints
         timing = steps[0]
         slow = self._slow(timing.cost) & ~interrupted(view, timing.series) & ~_computing(view, timing)
-        if _negligible(timing, slow):
+        if _negligible(timing, slow) or slow[~opens(view, timing.series)].sum() < 0.2 * slow.sum():
             return
         if finding := self._judge(view, timing.series, timing.cost, slow, lasting=False):
             yield finding
@@ -116,7 +121,7 @@ class DataloaderStall(BaseDetector):
         if (not many and _even(rows)) or change_at(view, series, int(series.step[at])):
             return None
         longest = float(cost[rows].max())
-        often = float(np.quantile(cost[:at], 0.9))
+        often = quantile(cost[:at], 0.9)
         if longest < 2 * often:
             return None  # one step in ten was nearly as long before: the times scatter
         if not usual:  # too short for the digits that are printed, as 0.000: nothing is known of the ratio
@@ -127,11 +132,13 @@ class DataloaderStall(BaseDetector):
             worst = longest / usual
             how = f"is up to {number(worst)} times the usual"
         what = "from here on" if many else f"in {len(rows)} of {len(cost)} rows"
+        little = (cost[rows] - usual).sum() < self.options.share * self._spent(view, series, cost)
+        single = len(rows) == 1 and longest < self.options.single * often
         return self.found(
             series,
             at,
             f"{series.tag} {how} {what}, first at step {series.step[at]}",
-            severity="info" if len(rows) == 1 and longest < self.options.single * often else None,
+            severity="info" if single or (little and not many) else None,
             end=int(rows[-1]),
             evidence={
                 "usual": median(series.value[:at]),
@@ -140,6 +147,13 @@ class DataloaderStall(BaseDetector):
                 "worst_factor": worst,
             },
         )
+
+    @staticmethod
+    def _spent(view: View, series: Series, cost: NDArray[np.float64]) -> float:
+        """The time of all rows, in the units of `cost`; that of the steps where `cost` is only the loading."""
+        steps = [s.finite for s in view.of("step_time") if s.rank == series.rank and len(s.finite) == len(series)]
+        whole = max((float(s.value.sum() / per_second(s)) for s in steps), default=0.0)
+        return max(float(cost.sum()), whole * per_second(series))
 
 
 def _negligible(timing: Timing, slow: NDArray[np.bool_]) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import median, sigma
+from postmortem.core.stats import median, quantile, sigma
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
@@ -214,7 +214,7 @@ class Divergence(BaseDetector):
         three = after[3:] - after[:-3]
         at = int(np.argmax(three))
         just_before = median(after[max(0, at - 2) : at + 1])
-        highest = max(rise, float(np.quantile(after, 0.98)) - level)
+        highest = max(rise, quantile(after, 0.98) - level)
         return bool(three[at] > max(0.5 * highest, 6 * spread) and just_before - level < max(0.1 * rise, 3 * spread))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median, median, noise
+from postmortem.core.stats import centred_median, median, noise, quantile
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.lr_phase import new_phase, no_worse
@@ -66,7 +66,7 @@ class GradientExplosion(BaseDetector):
             guard = max(2, n // 25)
             tail = median(x[-max(3, n // 10) :])
             end = max(tail, median(x[-3:]))
-            held = float(np.quantile(smooth[guard : max(guard + 3, n - max(3, n // 10))], 0.25))
+            held = quantile(smooth[guard : max(guard + 3, n - max(3, n // 10))], 0.25)
             if end - held < np.log(self.options.ratio):
                 continue
             spread = max(noise(smooth[guard:]), 0.02)

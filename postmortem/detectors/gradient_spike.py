@@ -115,4 +115,4 @@ def _loss_is_calm(view: View, series: Series, spike: Excursion) -> bool:
     if len(before) < 10 or len(after) < 5 or len(loss) < 0.5 * len(series):
         return False
     level, spread = median(before), noise(before)
-    return bool(after.max() <= max(before.max(), level + 3 * spread) and np.median(after) <= level + spread)
+    return bool(after.max() <= max(before.max(), level + 3 * spread) and median(after) <= level + spread)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median, median
+from postmortem.core.stats import centred_median, median, quantile
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 
@@ -72,7 +72,7 @@ class GradientVanishing(BaseDetector):
         if loss is None or len(loss.finite) < 5:
             return False
         x = loss.finite.value
-        first, last = np.median(x[: max(3, len(x) // 20)]), np.median(x[-max(3, len(x) // 20) :])
+        first, last = median(x[: max(3, len(x) // 20)]), median(x[-max(3, len(x) // 20) :])
         return bool(first > 0 and last < self.options.loss_left * first)
 
     def _fades(self, series: Series) -> Finding | None:
@@ -80,7 +80,7 @@ class GradientVanishing(BaseDetector):
         n = len(x)
         smooth = centred_median(x, 2 * max(1, n // 100) + 1)
         end = median(x[-max(3, n // 20) :])
-        held = float(np.quantile(smooth[: max(3, n // 2)], 0.75))
+        held = quantile(smooth[: max(3, n // 2)], 0.75)
         if held - end < np.log(self.options.ratio):
             return None
         smooth = np.maximum(smooth, held - np.log(1e4))  # a printed zero has no depth

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median, median, noise
+from postmortem.core.stats import centred_median, median, noise, row_medians
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.frozen import constant_from, digits, flat
@@ -88,7 +89,7 @@ class LossPlateau(BaseDetector):
                 f"{series.tag} stays near {number(median(rest))} from step {series.step[at]} on: {why}",
                 end=len(series) - 1,
                 evidence={
-                    "level": np.median(rest),
+                    "level": median(rest),
                     "noise": noise(rest),
                     "rows": len(rest),
                     "points": len(series),
@@ -144,9 +145,9 @@ class LossPlateau(BaseDetector):
         t = np.arange(n, dtype=float)
         stride = max(1, n // 400)
         rows = np.arange(0, n - stride + 1, stride)
-        y = np.median(y[: len(rows) * stride].reshape(-1, stride), axis=1) if stride > 1 else y
+        y = row_medians(y[: len(rows) * stride].reshape(-1, stride)) if stride > 1 else y
         t = t[rows] / n
-        kinks = np.unique(np.linspace(0.08 * len(y), (1 - self.options.share) * len(y), 60).astype(int))
+        kinks = distinct(np.linspace(0.08 * len(y), (1 - self.options.share) * len(y), 60).astype(int))
         errors = _decay_then_constant(t, y, kinks)
         k = int(kinks[int(np.argmin(errors))])
         before, after = y[:k], y[k:]
@@ -208,7 +209,7 @@ def _still_improves(view: View, step: int) -> bool:
         third = len(after) // 3
         if third >= 3:
             early, late = after[:third], after[-third:]
-            fall = float(np.median(early) - np.median(late))
+            fall = float(median(early) - median(late))
             return bool(fall > max(0.02 * abs(median(early)), 2 * noise(after) / third**0.5))
     return False
 

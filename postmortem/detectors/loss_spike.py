@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import median, noise
+from postmortem.core.stats import median, noise, row_medians
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
@@ -197,7 +197,7 @@ class LossSpike(BaseDetector):
     def _calm_after(series: Series, last: int, before: float, peak: float) -> bool:
         """True if the values after the spike lie nearer to the level before than to the peak."""
         after = series.value[last + 1 : last + 1 + max(10, len(series) // 20)]
-        return bool(np.median(after) < before + 0.25 * (peak - before)) if len(after) else False
+        return bool(median(after) < before + 0.25 * (peak - before)) if len(after) else False
 
     @staticmethod
     def _stays_up(series: Series, last: int, before: float) -> bool:
@@ -208,7 +208,7 @@ class LossSpike(BaseDetector):
         after = series.value[last + 1 :]
         if len(after) < 25:
             return False
-        lowest = np.median(np.lib.stride_tricks.sliding_window_view(after, 10), axis=-1).min()
+        lowest = row_medians(np.lib.stride_tricks.sliding_window_view(after, 10)).min()
         return bool(lowest > 2 * before)
 
 
@@ -218,7 +218,7 @@ def _reward_holds(view: View, series: Series, spike: Excursion) -> bool:
         before = reward.value[reward.step < series.step[spike.first]][-10:]
         if len(before) >= 3 and len(reward) >= 10:
             end = reward.value[-max(3, len(reward) // 10) :]
-            return bool(np.median(end) >= np.median(before) - noise(reward.value))
+            return bool(median(end) >= median(before) - noise(reward.value))
     return False
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.printable import number
 from postmortem.core.series import Series
 from postmortem.detectors import NotChecked, detector
@@ -140,7 +141,7 @@ class LrJump(BaseDetector):
                     continue
                 rows = rows[np.isfinite(points.value[rows]) & (points.value[rows] > 0)]
                 segment = stream.segment[rows]
-                for k in np.unique(segment)[1:]:
+                for k in distinct(segment)[1:]:
                     lost = overwritten_onset(view, stream.restarts[k - 1])
                     old, new = rows[segment == k - 1], rows[segment == k]
                     series = Series(

@@ -69,7 +69,7 @@ class MaskedNonfinite(BaseDetector):
             if zeros < self.options.points or not np.isfinite(recent).all():
                 continue
             lost = _lost_scores(view, int(series.step[at]))
-            if np.median(recent) < self.options.before and not lost:
+            if median(recent) < self.options.before and not lost:
                 continue
             grad = view.main("grad_norm")
             dead = None if grad is None else grad.value[grad.step >= series.step[at]]

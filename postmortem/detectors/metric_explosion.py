@@ -7,7 +7,7 @@ import numpy as np
 
 from postmortem.core.objective import is_noisy, may_grow
 from postmortem.core.printable import number
-from postmortem.core.stats import median
+from postmortem.core.stats import median, quantile
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 
@@ -84,7 +84,7 @@ class MetricExplosion(BaseDetector):
 
     def _level(self, series: Series) -> float:
         """The magnitude in the first part: nine of ten points are below it, as a climb may begin there."""
-        return float(np.quantile(np.abs(series.value[: self._first_part(series)]), 0.9))
+        return quantile(np.abs(series.value[: self._first_part(series)]), 0.9)
 
     @staticmethod
     def _first_part(series: Series) -> int:
@@ -105,7 +105,7 @@ class MetricExplosion(BaseDetector):
         if not (0 < level < np.inf and end >= self.options.factor * level and end >= self.options.least):
             return None
         before = series.value[:first]
-        halves = np.median(x[: first // 2]), np.median(x[first // 2 : first])
+        halves = median(x[: first // 2]), median(x[first // 2 : first])
         if first < 8 or halves[1] > 3 * halves[0] or not is_noisy(before) or not (before % 1).any():
             return None
         below = np.flatnonzero(x <= self.options.onset * level)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
+_KEPT = 0.75
+"""Share of the gain of a score that is left at the end of one that keeps improving."""
+
 
 @detector
 class Overfitting(BaseDetector):
@@ -40,9 +43,9 @@ class Overfitting(BaseDetector):
 
     What to try: use the checkpoint of the best step; stop early; add weight decay, dropout or more data.
 
-    Severity: info if a validation accuracy keeps improving: confident errors cost more, but there are fewer. Info as
-    well if the rise is less than `little` and no validation accuracy gets worse. If no accuracy is named as a
-    validation metric, one that is logged as rarely as the evaluations is used. A component of the validation loss
+    Severity: info if a validation accuracy improves and keeps its gain: confident errors cost more, but there are
+    fewer. Info as well if the rise is less than `little` and no validation accuracy gets worse. If no accuracy is named
+    as a validation metric, one that is logged as rarely as the evaluations is used. A component of the validation loss
     counts only if the sum of the components rises.
 
     Known false positives: a validation loss that rises because confident errors cost more, where no accuracy is logged.
@@ -136,14 +139,18 @@ def _of_evaluations(view: View, train: Series) -> list[Series]:
 
 
 def _better(score: Series, step: int) -> bool:
-    """Whether a score has improved clearly since a step: a twentieth of what was missing, and more than its noise."""
+    """Whether a score has improved clearly since a step: a twentieth of what was missing, and more than its noise.
+
+    One that gave a quarter of its gain back is past its best as well.
+    """
     x = score.value
     at = int(np.searchsorted(score.step, step))
     if at >= len(x):
         return False
     then, now = (median(part) for part in (x[at : at + max(3, len(x) // 20)], x[-max(3, len(x) // 10) :]))
     top = 100.0 if x.max() > 1 else 1.0
-    return now - then > max(0.05 * (top - then), 2 * noise(x))
+    best = float(centred_median(x[at:], 3).max())
+    return now - then > max(0.05 * (top - then), 2 * noise(x), _KEPT * (best - then))
 
 
 def _holds(score: Series, step: int) -> bool:
@@ -172,7 +179,7 @@ def _fewer(rate: Series, step: int) -> bool:
     """Whether an error rate has fallen further since a step: by a hundredth at its best, and it stayed below."""
     x = rate.value
     at = int(np.searchsorted(rate.step, step))
-    return at < len(x) - 1 and bool(x[at:].min() < 0.99 * x[at] and np.median(x[-max(3, len(x) // 10) :]) < x[at])
+    return at < len(x) - 1 and bool(x[at:].min() < 0.99 * x[at] and median(x[-max(3, len(x) // 10) :]) < x[at])
 
 
 def _around(series: Series, step: int) -> Series | None:

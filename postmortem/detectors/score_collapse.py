@@ -109,7 +109,7 @@ class ScoreCollapse(BaseDetector):
         rest = smooth[down:]
         if len(rest) < max(5, self.options.lasting * n) or rest.max() > first + 0.5 * gain:
             return None
-        return _Course(series, smooth, first, top, fell, down) if np.median(rest) <= first + 0.25 * gain else None
+        return _Course(series, smooth, first, top, fell, down) if median(rest) <= first + 0.25 * gain else None
 
     @staticmethod
     def _keeps_gain(series: Series) -> bool:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct, occurrences
 from postmortem.core.model import Finding
 from postmortem.core.stats import median, sigma
 from postmortem.detectors import detector
@@ -153,7 +154,7 @@ def _repeats(view: View, restart: Restart) -> bool:
         steps = (points.take("step", old), points.take("step", new))
         _, before, after = np.intersect1d(*steps, return_indices=True)
         a, b = points.value[old[before]], points.value[new[after]]
-        if len(np.unique(a)) >= _AGAIN and np.isfinite(a).all():
+        if len(distinct(a)) >= _AGAIN and np.isfinite(a).all():
             compared += len(a)
             same += int((np.abs(a - b) <= 0.01 * sigma(np.diff(points.value[old]))).sum())
     return compared > 0 and same >= 0.95 * compared
@@ -170,8 +171,8 @@ def _written_twice(view: View, restart: Restart) -> bool:
         return False
     points = stream.points
     rows = np.flatnonzero(points.code == points.tags.index(loss.tag))
-    steps, count = np.unique(points.take("step", rows), return_counts=True)
-    if len(steps) < _FEW or restart.before - restart.after > 3 * np.median(np.diff(steps)):
+    steps, _, count = occurrences(points.take("step", rows))
+    if len(steps) < _FEW or restart.before - restart.after > 3 * median(np.diff(steps)):
         return False
     order = np.argsort(points.take("step", rows), kind="stable")
     value, twice = points.value[rows][order], np.flatnonzero(count > 1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median, median, sigma, step_change
+from postmortem.core.stats import centred_median, median, quantile, sigma, step_change
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.regimes import change_at
@@ -86,7 +86,7 @@ class ThroughputDrop(BaseDetector):
         ):
             return None
         base, shift = median(before), median(after) - median(before)
-        if np.quantile(after, 0.25) - base < 0.5 * shift or np.median(x[-max(3, len(x) // 20) :]) - base < 0.5 * shift:
+        if quantile(after, 0.25) - base < 0.5 * shift or median(x[-max(3, len(x) // 20) :]) - base < 0.5 * shift:
             return None  # comes and goes
         if negligible(timing, slice(skip + split, None), slice(skip, skip + split)):
             return None

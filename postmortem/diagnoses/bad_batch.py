@@ -6,7 +6,7 @@ import numpy as np
 
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.numerics import FORWARD
+from postmortem.diagnoses.numerics import FORWARD, OVERFLOW
 from postmortem.diagnoses.shared.last_good import stable_before, watched
 from postmortem.diagnoses.shared.schedule import clip, rate_at, value_at
 from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
@@ -72,7 +72,9 @@ class BadBatch:
             .disproved_by("the step also fails in a replay with the previous batch (then an operation is at fault)")
             .advise(
                 f"{samples}: non-finite or extreme values, empty or very long samples, labels out of range",
-                clip(view, root.step) if back else f"if the samples are in order: {FORWARD}",
+                clip(view, root.step)
+                if back
+                else f"if the samples are in order: {OVERFLOW if root.name == 'inf-onset' else FORWARD}",
             )
             .replay()
             .diagnosis(

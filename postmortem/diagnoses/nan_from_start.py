@@ -6,6 +6,7 @@ import numpy as np
 
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses.shared.schedule import known_rate, value_at
 from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class NanFromStart:
             return None
         finite = np.isfinite(float(loss.value[0])) and role(view, root) != "loss"
         first = _first_loss(view, loss) if finite else None
+        infinite = root.name == "inf-onset"
         from_step_1 = root.step <= 1 and root.evidence.get("points", 0) > 1
         return (
             Story(view, root, consequences(findings, root))
@@ -44,9 +46,11 @@ class NanFromStart:
             .against(None if root.evidence.get("points", 0) > 1 else "only one point was logged")
             .disproved_by("the first batch and the initial weights are finite")
             .advise(
-                first,
+                first or (_after_updates(view, root) if infinite else None),
                 "check the first batch: torch.isfinite(x).all() on inputs and targets "
-                "(missing values, division by a zero standard deviation)",
+                "(missing values, division by a zero standard deviation)"
+                + (", and extreme values, which make a loss overflow" if infinite else ""),
+                None if first or infinite else _after_updates(view, root),
                 "check the weights before the first step, above all loaded ones: "
                 "all(torch.isfinite(p).all() for p in model.parameters())",
             )
@@ -57,6 +61,19 @@ class NanFromStart:
                 "likely" if from_step_1 else "possible",
             )
         )
+
+
+def _after_updates(view: View, root: Finding) -> str | None:
+    """Advice for a loss whose first row is not that of the first step: updates were made before it."""
+    if not root.step or root.step < 2 or root.evidence.get("points", 0) < 2:
+        return None
+    rate = known_rate(view, root.step) or known_rate(view, None)
+    at = value_at(view.main("lr"), root.step)
+    low = f", for example to {number(at / 10, 1)}" if at else ""
+    return (
+        f"lower the learning rate{f' ({rate})' if rate else ''}{low}: the first logged loss is that of step "
+        f"{root.step}, and at a rate that is far too high the updates before it make the loss infinite, then NaN"
+    )
 
 
 def _first_loss(view: View, loss: Series) -> str:

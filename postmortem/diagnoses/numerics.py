@@ -15,6 +15,10 @@ FORWARD = (
     "look for sqrt, norm, pow, log or division at or near zero in the loss or a custom layer, and add an eps inside; "
     "or for a mean or a softmax over nothing, such as an empty mask"
 )
+OVERFLOW = (
+    "look for what makes an infinity: exp, pow or a product of large values that overflows (weights that grew, inputs "
+    "without normalisation), a division by zero, log of zero"
+)
 _BACKWARD = (
     "look for a function whose derivative is infinite although its value is finite: "
     "sqrt, norm or pow at 0, also inside torch.where()"
@@ -72,6 +76,7 @@ class Numerics:
             where += "an operation is at fault"
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
+        infinite = root.name == "inf-onset" and root.step is not None and not own_loss
         ramp = bool(watched(view)) and not stable_before(view, root.step)
         strength: Strength = "likely" if own_loss and not masked else "possible"
         return (
@@ -83,7 +88,8 @@ class Numerics:
                 "or the batch is a different one)"
             )
             .advise(
-                _BACKWARD if own_loss else FORWARD,
+                f"check the samples of {_steps(root)}: an extreme value makes a loss overflow" if infinite else None,
+                _BACKWARD if own_loss else OVERFLOW if infinite else FORWARD,
                 "set logging_nan_inf_filter=False, so that the log shows non-finite losses" if masked else None,
                 lower_rate(view, rate_at(view, root.step)) if ramp else None,
             )
@@ -94,6 +100,12 @@ class Numerics:
                 strength,
             )
         )
+
+
+def _steps(root: Finding) -> str:
+    """The steps that a non-finite value may be of."""
+    first, last = root.evidence.get("between") or (root.step, root.step)
+    return f"step {last}" if first == last else f"steps {first} to {last}"
 
 
 def _accumulates(view: View) -> bool:

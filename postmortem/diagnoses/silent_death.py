@@ -27,6 +27,7 @@ class SilentDeath:
         died = f"{sentence(root.message)}: no error and no message of a scheduler."
         return (
             Story(view, root)
+            .after_the_log()
             .because(*(f.message for f in named(findings, "memory-growth")))
             .disproved_by("another file (the .err of the job, the log of another rank) ends later or shows a reason")
             .advise(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.stats import median
 from postmortem.core.training_length import training_length
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
@@ -46,7 +47,7 @@ def _reasons(view: View, event: Event) -> Iterator[Reason]:
     if series is not None:
         pace = _pace(view, series)
         wall = series.wall_time[np.isfinite(series.wall_time)]
-        usual = float(np.median(np.diff(wall)))
+        usual = median(np.diff(wall))
         silence = _ended(event) - float(wall[-1])
         # a silence of whole half hours may be the offset of a logger that writes UTC
         if silence > max(_SILENT * usual, 600) and abs((silence + 900) % 1800 - 900) > max(5 * usual, 120):

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.report import Around
+from postmortem.core.stats import row_medians
 
 if TYPE_CHECKING:
     from postmortem.core.model import Finding
@@ -68,12 +70,12 @@ def _curve(series: Series) -> tuple[float, ...]:
     edges = np.linspace(0, len(value), CURVE_POINTS + 1).astype(int)
     start, size = edges[:-1], np.diff(edges)
     curve = np.empty(CURVE_POINTS)
-    for length in np.unique(size):  # of two lengths that differ by one
+    for length in distinct(size):  # of two lengths that differ by one
         alike = size == length
         part = value[start[alike, None] + np.arange(length)]
         finite = np.isfinite(part)
         whole = np.where(finite, part, 0.0)
-        far = np.abs(whole - np.median(whole, axis=1, keepdims=True)).argmax(axis=1)
+        far = np.abs(whole - row_medians(whole)[:, None]).argmax(axis=1)
         chosen = np.where(finite.all(axis=1), far, np.argmin(finite, axis=1))
         curve[alike] = part[np.arange(len(part)), chosen]
     return tuple(curve.tolist())

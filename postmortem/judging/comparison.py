@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.comparison import Comparison, Parting
-from postmortem.core.stats import SIGMA
+from postmortem.core.stats import SIGMA, median
 from postmortem.core.view import View
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _beyond_noise(x: NDArray[np.float64], y: NDArray[np.float64]) -> int | None:
     """Index from which on x and y differ by more than the noise of x for LASTING_POINTS points; None if never."""
     finite = np.isfinite(x)
     steps = np.abs(np.diff(x[finite]))
-    noise = SIGMA * float(np.median(steps)) / math.sqrt(2) if len(steps) else 0.0
+    noise = SIGMA * median(steps) / math.sqrt(2) if len(steps) else 0.0
     with np.errstate(invalid="ignore"):
         apart = (np.abs(x - y) > NOISE_FACTOR * noise) | (np.isfinite(x) != np.isfinite(y))
     run = min(LASTING_POINTS, len(apart))

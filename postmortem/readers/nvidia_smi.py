@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.machine import MachineLog
 from postmortem.core.model import Problem
 from postmortem.core.points import PointsBuilder
@@ -82,7 +83,7 @@ def _take(reading: Reading, table: np.ndarray[tuple[int, int], np.dtype[np.float
     gpu = np.where(np.isfinite(table[:, 1]), table[:, 1], 0).astype(np.int64)
     reading.machine = MachineLog(reading.path, table[:, 0], gpu, table[:, 2], table[:, 3])
     points = PointsBuilder()
-    for k in np.unique(gpu):
+    for k in distinct(gpu):
         of_gpu = table[gpu == k]
         for tag, column in (("busy", 2), ("memory", 3)):
             known = np.flatnonzero(np.isfinite(of_gpu[:, column]))

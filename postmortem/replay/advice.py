@@ -84,10 +84,15 @@ def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
             given.append((cure.far_from is not None, _with_its_loss(advised, cure)))
     if any(a.scope is Scope.LINE for far, a in given if not far):
         given = [(far, a) for far, a in given if a.scope is not Scope.STATE]
-    ordered = sorted(given, key=lambda each: (each[0], each[1].scope))
+    ordered = sorted(given, key=lambda each: (each[0], _place(culprit, each[1].scope)))
     texts = _in_turn([a for far, a in ordered if not far]) + [a.text for far, a in ordered if far]
     only_far = bool(given) and all(far for far, _ in given)
     return [*_nothing_cured(culprit, "keeps the loss on its course"), *texts] if only_far else texts
+
+
+def _place(culprit: Culprit, scope: Scope) -> float:
+    """An overflow is of the dtype, not of the samples whose values are the largest: the precision comes before them."""
+    return Scope.DATA - 0.5 if scope is Scope.PRECISION and culprit.cause == "dtype-overflow" else scope
 
 
 def _in_turn(given: Sequence[Advice]) -> list[str]:
@@ -139,7 +144,26 @@ def _nothing_cured(culprit: Culprit, what: str = "makes the step finite") -> Ite
             seen = f"the settings of the optimizer, its state and the gradient of {culprit.param or 'its parameters'}"
             yield f"check what goes into the update at {place}: {seen}; no general fix {what}"
         else:
-            yield f"check the input of {culprit.op} at {place}{given}: no general fix {what}"
+            yield (
+                _ignored_targets(culprit) or f"check the input of {culprit.op} at {place}{given}: no general fix {what}"
+            )
+
+
+_IGNORED = -100  # `ignore_index` of torch's losses, where it is not given
+
+
+def _ignored_targets(culprit: Culprit) -> str:
+    """Why the mean of a classification loss is 0/0: https://docs.pytorch.org/docs/stable/nn.html#loss-functions."""
+    targets = [t for t in culprit.tensor.get("inputs") or () if t.get("dtype") == "int64"]
+    if not (culprit.op or "").startswith(("nll_loss", "cross_entropy")) or len(targets) != 1:
+        return ""
+    if targets[0].get("min") != _IGNORED or targets[0].get("max") != _IGNORED:
+        return ""
+    place, shape = f"{culprit.file}:{culprit.line}", targets[0].get("shape")
+    return (
+        f"every target of {culprit.op} at {place} is {_IGNORED}, its ignore_index (shape {shape}): the mean is over "
+        "nothing, 0/0. Leave such targets out, or divide the sum by their number, at least 1"
+    )
 
 
 def with_check(result: ReplayResult, run: Path) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from postmortem.checkpoints.captures import captures_of
 from postmortem.checkpoints.histories import history_of
+from postmortem.core.distinct import distinct
 from postmortem.core.errors import described
 from postmortem.core.model import Ended, Event, Problem, Source
 from postmortem.core.points import Points
@@ -19,6 +20,7 @@ from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.run import Run
 from postmortem.core.skipped import Skip, Skips
+from postmortem.core.stats import median
 from postmortem.readers import content_of
 from postmortem.runs.cache import read_file
 from postmortem.runs.claimed import RunFiles
@@ -286,7 +288,7 @@ def _drop_prints_without_steps(outputs: list[Reading], others: list[Reading]) ->
             reading.events = [replace(event, step=None) for event in reading.events]
             stays = np.array([_quantity(tag) not in with_steps for tag in points.tags])[points.code]
             if not stays.all():
-                reading.points = _selected(points, stays)
+                reading.points = points.with_tags_of(stays)
                 reading.skipped[Skip.COARSER] += int((~stays).sum())
 
 
@@ -328,9 +330,9 @@ def _move_failures_to_last_step(readings: list[Reading], outputs: list[Reading])
         printed = reading if reading in prints else next(iter(prints[-1:]), None)
         if printed is None or (len(reading.points) and printed is not reading):
             continue
-        steps = np.unique(printed.points.step)
+        steps = distinct(printed.points.step)
         last = int(steps[-1])
-        if last < reached and len(steps) > 1 and reached <= last + float(np.median(np.diff(steps))):
+        if last < reached and len(steps) > 1 and reached <= last + median(np.diff(steps)):
             reading.events = [
                 replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events
             ]
@@ -338,13 +340,6 @@ def _move_failures_to_last_step(readings: list[Reading], outputs: list[Reading])
 
 def _quantity(tag: str) -> str:
     return role_of(tag) or tag.rsplit("/", 1)[-1]
-
-
-def _selected(points: Points, rows: NDArray[np.bool_]) -> Points:
-    chosen = points.chosen(rows)
-    there, code = np.unique(chosen.code, return_inverse=True)
-    chosen.tags, chosen.code = [points.tags[k] for k in there], code.astype(np.int32)
-    return chosen
 
 
 def _console_events(reading: Reading, console: list[tuple[str, str]]) -> list[Event]:
@@ -392,9 +387,9 @@ def _is_recent(streams: list[Stream]) -> bool:
     times = [wall[np.isfinite(wall)] for wall in times]
     if max((float(wall.max()) for wall in times if len(wall)), default=0.0) < time.time() - _STILL_RUNNING_SECONDS[1]:
         return False  # whatever is usual
-    known = [np.unique(wall) for wall in times]
+    known = [distinct(wall) for wall in times]
     newest = max((wall for wall in known if len(wall)), key=lambda wall: float(wall[-1]), default=None)
     if newest is None:
         return False
-    usual = float(np.median(np.diff(newest[-1000:]))) if len(newest) > 1 else np.inf
+    usual = median(np.diff(newest[-1000:])) if len(newest) > 1 else np.inf
     return bool(0 <= time.time() - newest[-1] < np.clip(_STILL_RUNNING_ROWS * usual, *_STILL_RUNNING_SECONDS))

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.roles import role_of
+from postmortem.core.stats import median
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +70,7 @@ def _main_steps(points: Points) -> tuple[NDArray[np.intp], NDArray[np.int64]] | 
     counts = np.bincount(points.code, minlength=len(points.tags))
     code = max(tags, key=lambda c: counts[c])
     at = np.flatnonzero(points.code == code)
-    if len(at) < 2 * _TURNS or len(np.unique(points.take("rank", at))) > 1:
+    if len(at) < 2 * _TURNS or len(distinct(points.take("rank", at))) > 1:
         return None
     step = points.take("step", at)
     return (at, step) if (step[1:] < step[:-1]).sum() >= _TURNS else None
@@ -100,14 +102,14 @@ def _are_programs(step: NDArray[np.int64], writer: NDArray[np.int8], count: int)
         apart = np.diff(step[writer == k])
         if (writer[turned] == k).sum() < _TURNS or not len(apart):
             return False
-        stride = float(np.median(apart))
+        stride = median(apart)
         if (apart == stride).mean() < _REGULAR:
             return False
         strides.append(stride)
     if max(strides) > _ALIKE * min(strides):
         return False
     gaps = np.abs(step[turned] - step[turned - 1])
-    return bool(np.median(gaps) > _STEPS_APART * max(strides))
+    return bool(median(gaps) > _STEPS_APART * max(strides))
 
 
 def _of_points(

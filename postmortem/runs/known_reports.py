@@ -8,7 +8,6 @@ of the first three are a part of the entry's name, those of the last are in the 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import time
@@ -19,6 +18,7 @@ from postmortem._version import __version__
 from postmortem.checkpoints.captures import homes_of
 from postmortem.checkpoints.find import folders_above
 from postmortem.checkpoints.histories import history_of
+from postmortem.core import installed
 from postmortem.core.outside import State, collected, state_of
 from postmortem.core.registry import collected_faults
 from postmortem.runs import cache as entries
@@ -165,13 +165,8 @@ def _here() -> list[str]:
 
 @cache
 def _versions() -> list[str]:
-    found = [
+    return [
         __version__,
         entries.code("core", "readers", "signatures", "runs", "judging", "detectors", "diagnoses", "checkpoints"),
+        *(installed.version(package) for package in ("torch", "safetensors", "numpy")),
     ]
-    for package in ("torch", "safetensors", "numpy"):
-        try:
-            found.append(importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            found.append("")
-    return found

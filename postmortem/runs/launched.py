@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from postmortem.checkpoints.histories import history_of
 from postmortem.core.launched import Launched
 from postmortem.core.outside import looked_at
+from postmortem.core.patterns import later
 from postmortem.readers import content_of
 from postmortem.runs.script_options import options_of, resume_words, spelled, text_of
 
@@ -30,20 +31,20 @@ if TYPE_CHECKING:
 _HEAD = 1 << 16
 _MOST_FILES = 8  # all ranks of a job are started by one command
 _MOST_SCRIPTS = 32
-_ANNOUNCED = re.compile(
+_ANNOUNCED = later(
     r"\s*(?:\++ |\$ |(?:[^\s@]++@[^\s$#]++)?[$#] |(?:command(?: line)?|cmd|running)\s*[:=]\s*)(.+)", re.I
 )
-_ARGV = re.compile(r"\bargv['\"]?\s*[:=]\s*(\[.*\])")
-_NAMESPACE = re.compile(r"\bNamespace\((.*)\)")
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+_ARGV = later(r"\bargv['\"]?\s*[:=]\s*(\[.*\])")
+_NAMESPACE = later(r"\bNamespace\((.*)\)")
+_PYTHON = later(r"python(\d(\.\d+)?)?")
 _LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "composer"}
 _BEFORE = {"srun", "exec", "nohup", "time", "env", "stdbuf", "nice", "numactl"}
-_ENDS = re.compile(r"[|&;<>]+|\d*>+&?\d*|\d>\S+")  # a pipe or a redirection: not part of the command
-_TRAINING = re.compile(r"\.backward\(|\.fit\(|Trainer\(")
+_ENDS = later(r"[|&;<>]+|\d*>+&?\d*|\d>\S+")  # a pipe or a redirection: not part of the command
+_TRAINING = later(r"\.backward\(|\.fit\(|Trainer\(")
 """What the text of a script holds that trains."""
-_TRAINS = re.compile(r"train|tune|main|run|fit|sft|dpo|pretrain", re.I)
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
-_EXPANDED = re.compile(r"[$`*?{}()\[\]~]")  # the shell makes other words of it
+_TRAINS = later(r"train|tune|main|run|fit|sft|dpo|pretrain", re.I)
+_ASSIGNMENT = later(r"[A-Za-z_]\w*=.*")
+_EXPANDED = later(r"[$`*?{}()\[\]~]")  # the shell makes other words of it
 
 
 class _Call(NamedTuple):

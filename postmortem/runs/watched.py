@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.checkpoints.histories import ended_as, history_of
-from postmortem.core.culprit import Culprit, Fidelity, Watched
 from postmortem.core.model import Ended, Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from postmortem.core.culprit import Culprit, Watched
     from postmortem.core.reading import Reading
     from postmortem.core.run import Stream
     from postmortem.runs.claimed import Part
@@ -42,6 +42,8 @@ def watched(parts: Sequence[Part], streams: Sequence[Stream]) -> Watched | None:
     noted = [(history, facts) for history in histories if (facts := ended_as(history))]
     if not noted:
         return None
+    from postmortem.core.culprit import Watched  # most runs were not watched
+
     history, facts = next((one for one in noted if one[1]["fault"] or one[1]["culprit"]), noted[0])
     code, when = facts["code"], facts["time"]
     if not isinstance(code, int) or not isinstance(when, float) or _goes_on(parts, streams, when):
@@ -99,6 +101,8 @@ def _saved(path: Path | None) -> dict[str, Any]:
 
 def _culprit(saved: dict[str, Any]) -> tuple[Culprit | None, tuple[str, ...]]:
     """The culprit that was saved, and what to do; None where none was named, or the file is of another form."""
+    from postmortem.core.culprit import Culprit, Fidelity
+
     try:
         culprit = Culprit.from_json(saved.get("culprit", {"cause": "none", "phase": "none"}))
         told: dict[str, Any] = {**(saved.get("fidelity") or {})}

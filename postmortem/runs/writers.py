@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import occurrences
 from postmortem.core.merge import close_values
 from postmortem.core.roles import role_of
+from postmortem.core.stats import median
 from postmortem.readers import content_of
 from postmortem.runs.file_names import creation_time, event_writer, run_key, slurm_job
 
@@ -208,7 +210,7 @@ class _Common:
 
     def in_step(self, resolution: float) -> bool:
         """Whether both come to each step at the same time, to half of the time from step to step."""
-        usual = np.median(np.abs(np.diff(self.at_x)))
+        usual = median(np.abs(np.diff(self.at_x)))
         apart = np.abs(self.at_x - self.at_y)
         return bool((apart <= max(usual / 2, resolution)).mean() >= _AGREE)
 
@@ -222,7 +224,7 @@ def _common(a: Points, b: Points) -> Iterator[_Common]:
         timed = np.isfinite(wall[i]) & np.isfinite(other_wall[j])
         i, j = i[timed], j[timed]
         if len(i) >= INTERLEAVED:
-            strides = float(np.median(np.diff(step))), float(np.median(np.diff(other_step)))
+            strides = median(np.diff(step)), median(np.diff(other_step))
             yield _Common(role_of(tag), value[i], other_value[j], wall[i], other_wall[j], strides)
 
 
@@ -231,7 +233,7 @@ def _metric(points: Points, tag: str) -> tuple[NDArray[np.int64], NDArray[np.flo
     rows = np.flatnonzero(points.code == points.tags.index(tag))
     rank = points.take("rank", rows)
     rows = rows[rank == rank.min()]
-    step, first = np.unique(points.take("step", rows), return_index=True)
+    step, first, _ = occurrences(points.take("step", rows))
     return step, points.value[rows[first]], points.take("wall_time", rows[first])
 
 

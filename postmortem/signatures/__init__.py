@@ -15,6 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from postmortem.core.errors import UsageError, did_you_mean
+from postmortem.core.patterns import later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,27 +42,6 @@ for _power, _letter in enumerate("kmgt", start=1):
     _UNITS |= {f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power, _letter: 1024**_power}
 
 
-class Expression:
-    """A regular expression that is compiled on its first use: a scan needs few of the thousand of the catalogue."""
-
-    def __init__(self, pattern: str, flags: int = 0) -> None:
-        self.pattern, self._flags = pattern, flags
-
-    @cached_property
-    def compiled(self) -> re.Pattern[str]:
-        """The expression as `re` has it."""
-        return re.compile(self.pattern, self._flags)
-
-    def search(self, text: str) -> re.Match[str] | None:
-        """The first place in `text` where it matches."""
-        return self.compiled.search(text)
-
-    @property
-    def groupindex(self) -> Mapping[str, int]:
-        """The numbers of its named groups."""
-        return self.compiled.groupindex
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
     """One known failure.
@@ -84,11 +64,11 @@ class Signature:
     family: str
     severity: Severity
     meaning: str
-    patterns: tuple[Expression, ...]
+    patterns: tuple[re.Pattern[str], ...]
     anchors: tuple[str, ...]
     examples: tuple[str, ...]
-    details: tuple[Expression, ...] = ()
-    unless: Expression | None = None
+    details: tuple[re.Pattern[str], ...] = ()
+    unless: re.Pattern[str] | None = None
     fields: Mapping[str, FieldType]
     causes: tuple[str, ...] = ()
     fixes: tuple[str, ...] = ()
@@ -249,9 +229,9 @@ def _signature(entry: dict[str, Any], family: str) -> Signature:
     if bad := set(fields.values()) - set(get_args(FieldType)):
         raise ValueError(f"{family}.toml: {entry['id']}: unknown field types {sorted(bad)}")
     for key in ("patterns", "details"):
-        entry[key] = tuple(Expression(p, re.MULTILINE) for p in entry.get(key, ()))
+        entry[key] = tuple(later(p, re.MULTILINE) for p in entry.get(key, ()))
     if "unless" in entry:
-        entry["unless"] = Expression(entry["unless"])
+        entry["unless"] = later(entry["unless"])
     for key in ("anchors", "examples", "causes", "fixes", "same"):
         entry[key] = tuple(entry.get(key, ()))
     return Signature(family=family, fields=fields, **entry)

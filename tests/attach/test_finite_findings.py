@@ -125,3 +125,19 @@ def test_high_losses_at_the_start_are_no_jump() -> None:
     """Only after the loss was calm once."""
     jump = Jump(above=5.0, below=2.0)
     assert [jump.at(loss) for loss in (9.0, 6.0, 3.0, 1.5, 4.0, float("nan"), 7.0)] == [False] * 6 + [True]
+
+
+def test_jumps_before_the_one_that_is_meant() -> None:
+    """They are counted, as the log shows them, and passed over."""
+    jump = Jump(above=5.0, below=2.0, earlier=2)
+    assert [jump.at(loss) for loss in (1.0, 8.0, 1.0, 8.0, 9.0)] == [False] * 4 + [True]
+
+
+def test_a_sample_that_comes_back_each_epoch(answer) -> None:
+    """Its other jump makes neither the level nor the jump that is meant."""
+    rows = (
+        "y[3] = 4000.0; order = torch.arange(960).reshape(60, 16).roll(-57, 0).reshape(-1); x, y = x[order], y[order]"
+    )
+    culprit = answer(data=rows)["culprit"]
+    assert (culprit["cause"], culprit["samples"]) == ("outlier-sample", [3])
+    assert culprit["step"] in (3, 63)

@@ -15,6 +15,7 @@ from postmortem.core.stats import (
     median,
     noise,
     plain,
+    quantile,
     sigma,
     step_change,
     trailing_median,
@@ -82,6 +83,16 @@ def test_step_change_finds_the_split():
     at, share = step_change(x)
     assert at == 120
     assert share > 0.99
+
+
+@given(
+    arrays(np.float64, st.integers(1, 9) | st.integers(998, 1003), elements=st.floats(width=16)),
+    st.floats(0, 1) | st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]),
+)
+def test_quantile_is_numpys(x, q):
+    """For few values and for many, with NaN and infinities."""
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(quantile(x, q), np.quantile(x, q))
 
 
 def test_groups_join_over_small_gaps():

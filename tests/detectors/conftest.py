@@ -14,7 +14,12 @@ from postmortem.core.view import View
 
 
 def make_view(
-    tags: dict[str, Any], *, ranks: dict[str, dict[int, Any]] | None = None, wall: bool = True, **run: Any
+    tags: dict[str, Any],
+    *,
+    ranks: dict[str, dict[int, Any]] | None = None,
+    wall: bool = True,
+    source: str = "csv",
+    **run: Any,
 ) -> View:
     """A view of {tag: values or (steps, values)}; `ranks` is {tag: {rank: values}}; other arguments go to Run."""
     builder = PointsBuilder()
@@ -33,7 +38,7 @@ def make_view(
     points = builder.build()
     segment, restarts = segments(points)
     defaults: dict[str, Any] = {"name": "r", "path": Path("r"), "event_list": [], "problems": [], "sources": []}
-    return View(Run(streams=[Stream("csv", "r", points, segment, restarts)], **(defaults | run)))
+    return View(Run(streams=[Stream(source, "r", points, segment, restarts)], **(defaults | run)))
 
 
 @pytest.fixture

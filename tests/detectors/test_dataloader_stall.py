@@ -25,6 +25,24 @@ def a_wait_at_the_start_of_each_epoch(base):
 
 
 @quiet(DataloaderStall)
+def a_wait_at_the_start_of_some_epochs(base):
+    """Workers start with an epoch, and fill their queues; a cache spares it in the others."""
+    spoilt = spoiled(base, "data_time", put([90, 270, 330], 3.0))
+    return spoilt | {"epoch": np.arange(len(base["data_time"])) // 30}
+
+
+def test_waits_that_cost_little_are_information(view_of):
+    """Three waits of two seconds in 20 minutes are no reason to look at the loader."""
+    wait = np.full(6000, 0.001)
+    wait[[2000, 3511, 4820]] = 2.0
+    [found] = DataloaderStall().detect(view_of({"loss": np.ones(6000), "data_time": wait, "step_time": wait + 0.2}))
+    assert found.severity == "info"
+    wait[2000:2030] = 2.0
+    [found] = DataloaderStall().detect(view_of({"loss": np.ones(6000), "data_time": wait, "step_time": wait + 0.2}))
+    assert found.severity == "warning"
+
+
+@quiet(DataloaderStall)
 def steps_in_which_an_evaluation_is_logged(base):
     """Evaluations at irregular steps that are part of the step time explain the slow ones."""
     at = np.array([60, 110, 190, 300, 333])

@@ -34,3 +34,28 @@ def a_staircase_that_is_printed_with_too_few_decimals(base):
 def a_staircase_that_ends_at_zero(base):
     """The next level would be 1.2e-4, which a log with five decimals shows."""
     return base | {"lr": _stairs(1.234e-2, 1.23e-3, 0, 0, 0)}
+
+
+@quiet(LrZero, source="text")
+def a_last_visible_digit_of_a_staircase(base):
+    """A tenth of 0.0001 is printed as 0.0000, as is the warm-up before it."""
+    rate = np.full(N, 1e-4)
+    rate[:5], rate[N // 2 :] = 0, 0
+    return base | {"lr": rate}
+
+
+@fires(LrZero, step=200, source="text")
+def a_rate_with_digits_that_becomes_zero(base):
+    """A tenth of 0.00025 is 0.00003 in as many decimals."""
+    return base | {"lr": np.where(np.arange(N) < N // 2, 2.5e-4, 0)}
+
+
+@quiet(LrZero, source="text")
+def an_exponential_decay_below_what_is_printed(base):
+    return base | {"lr": np.round(0.01 * 0.95 ** np.arange(N), 4)}
+
+
+@fires(LrZero, source="text")
+def a_linear_decay_that_ends_too_early(base):
+    """A straight line ends at zero, however few decimals are printed."""
+    return base | {"lr": np.round(np.maximum(0, 0.01 * (1 - np.arange(N) / (N // 2))), 4)}

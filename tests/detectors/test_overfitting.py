@@ -95,3 +95,13 @@ def test_the_values_named_are_logged_at_the_steps_named(view_of):
     shown = next(a for a in around(view, found) if a.tag == "eval_loss")
     assert (shown.before_step, shown.at_step) == (evidence["best_step"], evidence["end_step"])
     assert (shown.before, shown.at) == (logged[shown.before_step], logged[shown.at_step])
+
+
+def test_a_score_at_chance_that_gave_its_gain_back_does_not_improve(view_of):
+    """A binary score between 0.45 and 0.57 that peaked a third of the way and fell since excuses no rising loss."""
+    epoch = np.arange(24)
+    losses = {"train/loss": 0.7 * np.exp(-epoch / 3) + 1e-3, "val/loss": 0.69 + 0.08 * epoch}
+    score = np.r_[[0.508, 0.516, 0.469, 0.484, 0.453, 0.49, 0.53, 0.57, 0.5625, 0.555], np.full(14, 0.545)]
+    (found,) = Overfitting().detect(view_of(losses | {"val/accuracy": score}))
+    assert found.severity == "warning"
+    assert "improves" not in found.message

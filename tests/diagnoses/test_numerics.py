@@ -46,3 +46,17 @@ def test_a_loss_reported_as_nan_in_words_comes_before_the_gradients_reported_aft
     log.write_text(f"{rows}NaN gradient in encoder.weight\n")
     (alone,) = postmortem.scan(log)
     assert "loss logged at that step" not in alone.diagnosis.summary
+
+
+def test_an_infinity_has_other_advice_than_a_nan(story, course):
+    """An overflow to infinity comes of extreme values or large weights, a NaN of sqrt(0) or a mean over nothing."""
+    step = np.arange(400) * 4 + 3
+    for value, first, then in (
+        (np.inf, "check the samples of steps 800 to 803", "overflows"),
+        (np.nan, "look for sqrt", ""),
+    ):
+        tags = {"loss": (step, from_(200, value)(course()["loss"]))}
+        told = story(tags).diagnosis
+        assert told.name == "numerics"
+        assert told.next[0].startswith(first)
+        assert then in told.next[1]

@@ -101,6 +101,22 @@ def test_overflow_names_the_precisions_that_cured() -> None:
     assert said[0] == "compute train.py:7 in fp32 or bf16 instead of fp16 (tried on the whole step: cures it)"
 
 
+def test_of_an_overflow_the_precision_comes_before_the_samples() -> None:
+    """Their values are the largest, no more: the next batch has others. Double precision is not named beside single."""
+    fixes = tuple(Fix(name=n, cured=True) for n in ("fp32", "fp64", "drop_sample"))
+    said = advice(culprit(cause="dtype-overflow", op="bmm", samples=(2,), fixes=fixes), None, "x.pt")
+    assert said[0].startswith("compute train.py:7 in fp32 (tried on the whole step: cures it)")
+    assert said[1].startswith("inspect sample 2")
+
+
+@pytest.mark.parametrize(("low", "high", "said"), [(-100, -100, "its ignore_index"), (-100, 3, "check the input")])
+def test_targets_that_are_all_left_out(low: int, high: int, said: str) -> None:
+    """The mean of a loss over no target is 0/0, which the statistics of the targets show."""
+    inputs = [{"shape": [4, 5], "dtype": "float32"}, {"shape": [4], "dtype": "int64", "min": low, "max": high}]
+    found = culprit(op="nll_loss", tensor={"inputs": inputs}, fixes=(Fix(name="eps", cured=False),))
+    assert said in advice(found, None, "x.pt")[0]
+
+
 def test_nothing_cured_points_at_the_input() -> None:
     """Where no general repair helps, the shapes that the operator was given are what there is to look at."""
     found = culprit(op="std", tensor={"inputs": [{"shape": [1]}]}, fixes=(Fix(name="eps", cured=False),))

@@ -12,7 +12,7 @@ import postmortem
 from postmortem.api import exit_code
 from postmortem.core.view import View
 from postmortem.reporters import RenderOptions
-from postmortem.reporters.terminal import render as text_report
+from postmortem.reporters.text import render as text_report
 
 TABLE = "epoch,step,train_loss\n" + "".join(f"{step // 50},{step},{2 - 0.01 * step}\n" for step in range(100))
 

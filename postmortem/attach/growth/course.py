@@ -8,7 +8,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from postmortem.replay.culprit.calm import calm_limit
+from postmortem.replay.culprit.calm import apart_from, calm_limit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,6 +115,7 @@ def course_of(run: Seen, sought: Sought) -> Course | None:
         before = [x for x in series[: start if grows else i][-_LEVEL:] if math.isfinite(x)]
         if not before:
             return None
+        before = before if grows or not math.isfinite(series[i]) else apart_from(before, series[i])
         part = max(before) + _PART * max(0.0, max(series[i:], key=_size) - max(before))
         limit = min(part, max(calm_limit(before), 3 * max(before)))
         lasting = statistics.median(map(_size, series[i : i + _LASTS])) if grows else series[i]

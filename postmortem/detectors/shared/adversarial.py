@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from postmortem.core.stats import centred_median, median
+from postmortem.core.stats import centred_median, median, quantile
 from postmortem.detectors.shared.losses import is_of_discriminator, is_of_generator
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def collapse(view: View) -> Collapse | None:
         above = np.flatnonzero(centred_median(np.abs(discriminator.value), 5) > _NOTHING)
         at = int(above[-1]) + 1 if len(above) else 0
         rest = np.abs(discriminator.value[at:])
-        if len(rest) < max(_POINTS, _SHARE * len(discriminator)) or np.quantile(rest, 0.95) > _NOTHING:
+        if len(rest) < max(_POINTS, _SHARE * len(discriminator)) or quantile(rest, 0.95) > _NOTHING:
             continue
         for generator in (s for s in losses if is_of_generator(s)):
             since = generator.value[generator.step >= discriminator.step[at]]
@@ -51,6 +51,6 @@ def collapse(view: View) -> Collapse | None:
                 continue
             level = median(since)
             spread = median(np.abs(since - level)) / level
-            if (np.quantile(since, 0.1) > _SATURATED) or (spread < _FLAT and level > _NOTHING):
+            if (quantile(since, 0.1) > _SATURATED) or (spread < _FLAT and level > _NOTHING):
                 return Collapse(discriminator, generator, at, level)
     return None

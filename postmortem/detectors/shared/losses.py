@@ -84,8 +84,8 @@ def follows_the_return(view: View, series: Series, since: int, rise: float) -> b
     for returns in (s.finite for s in view.of("reward") if _RETURN.search(s.tag)):
         then = returns.value[returns.step <= since][-10:]
         lately = returns.value[-max(3, len(returns) // 10) :]
-        if len(then) and len(returns) >= 10 and 0 < np.median(then) < np.median(lately):
-            return bool(rise <= 2 * np.log(np.median(lately) / np.median(then)))
+        if len(then) and len(returns) >= 10 and 0 < median(then) < median(lately):
+            return bool(rise <= 2 * np.log(median(lately) / median(then)))
     return False
 
 

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.core.stats import noise
+from postmortem.core.stats import median, noise
 from postmortem.core.training_length import training_length
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
@@ -19,6 +17,12 @@ _BEGINNING = 0.2
 """The share of a training in which a warm-up may last."""
 _STAIR = 3
 """Rows of a level of a staircase."""
+_DECIMALS = 4
+"""Decimals from which a text of fixed decimals is likely: `0.001` and `0.0` are rather numbers as Python shows them."""
+_UNITS = 4.5
+"""Units of the last decimal of which a tenth is printed as zero."""
+_FALL = 6
+"""Rows between half of the peak and zero by which the shape of a decay is known."""
 
 
 def new_phase(view: View, step: int, ratio: float = 1.5) -> bool:
@@ -49,8 +53,8 @@ def no_worse(view: View, step: int, slack: float = 0.0) -> bool:
     before, after = loss.value[loss.step < step], loss.value[loss.step >= step]
     if len(before) <= 2 or len(after) <= 4:
         return False
-    most = np.median(before[-10:]) + (slack * noise(loss.value) if slack else 0.0)
-    return bool(np.median(after[-len(after) // 2 :]) <= most)
+    most = median(before[-10:]) + (slack * noise(loss.value) if slack else 0.0)
+    return bool(median(after[-len(after) // 2 :]) <= most)
 
 
 def still_warms_up(view: View) -> bool:
@@ -79,26 +83,41 @@ def warm_restart(view: View, step: int, ratio: float = 1.8) -> bool:
 
 
 def dead_from(series: Series, share: float = 1e-5) -> int | None:
-    """The first point from which the learning rate stays below `share` of its peak to the end, or None."""
+    """The first point from which the learning rate stays below `share` of its peak to the end, or None.
+
+    A rate that the log prints as zero may be above that: then nothing is known of it.
+    """
     x = series.value
     if not len(x) or not (peak := float(x.max(initial=0.0))) > 0:
         return 0 if len(x) and not x.any() else None
     alive = np.flatnonzero(x > share * peak)
     at = int(alive[-1]) + 1
-    return at if at < len(x) and not (share <= 1e-5 and _may_be_rounded(x, at)) else None
+    return at if at < len(x) and not _may_be_rounded(series, at) else None
 
 
-def _may_be_rounded(x: NDArray[np.float64], at: int) -> bool:
-    """Whether the zeros from `at` on may be printed for one more step of a staircase, with too few decimals.
+def _may_be_rounded(series: Series, at: int) -> bool:
+    """Whether the zeros from `at` on may be printed for a rate above zero, with too few decimals.
 
-    The last two levels before are constant for three rows and more each; the next one, at the same ratio, is below half
-    a unit of the last decimal that any row shows.
+    So it is if the next level of a staircase, at the same ratio, is below half a unit of the last decimal that any row
+    shows; and if a text shows no more than four such units before the zeros, of a level that lasted (a tenth of it is
+    no longer visible) or of a rate that fell by the same factor again and again. One that fell along a straight line or
+    a cosine is zero where these end.
     """
-    if x[at:].any():
+    x = series.value
+    zeros = np.flatnonzero(x[at:] == 0)
+    if not len(zeros) or x[at + zeros[0] :].any():
         return False
+    at += int(zeros[0])
+    decimals = next((d for d in range(10) if np.allclose(np.round(x, d), x, rtol=0, atol=1e-12)), 10)
+    unit = 10.0**-decimals
     starts = np.flatnonzero(np.diff(x[:at], prepend=np.nan) != 0)
     lengths, levels = np.diff(np.append(starts, at)), x[starts]
-    if len(levels) < 2 or lengths[-2:].min() < _STAIR or not 0 < levels[-1] < levels[-2]:
+    stairs = len(levels) > 1 and lengths[-2:].min() >= _STAIR and 0 < levels[-1] < levels[-2]
+    if stairs and levels[-1] ** 2 / levels[-2] < 0.5 * unit:
+        return True
+    if series.source != "text" or decimals < _DECIMALS or levels[-1] > _UNITS * unit:
         return False
-    decimals = next((d for d in range(10) if np.allclose(np.round(x, d), x, rtol=0, atol=1e-12)), 10)
-    return bool(levels[-1] ** 2 / levels[-2] < 0.5 * 10.0**-decimals)
+    if lengths[-1] >= _STAIR and (len(levels) < 2 or levels[-1] < 0.5 * levels[-2] or not levels[-2]):
+        return True
+    half = int(np.flatnonzero(x[:at] >= 0.5 * x.max())[-1])
+    return at - half > _FALL and bool(x[(half + at) // 2] < 0.2 * x[half])

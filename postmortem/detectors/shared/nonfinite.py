@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.printable import number
 from postmortem.core.stats import groups
 
@@ -178,6 +179,9 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
     evidence: dict[str, Any] = {"value": series.value[at], "count": onset.count, "points": len(series)}
     if onset.before is None:
         text = f"{series.tag} is {what} since its first point (step {series.step[at]})"
+        if at:
+            text = f"{series.tag} is {what} at step {series.step[at]}; it was {number(series.value[0])} at its first "
+            text += f"point (step {series.step[0]})"
     else:
         value, step = series.value[onset.before], series.step[onset.before]
         # the row before is not finite either: it shows that this kind of value was not there yet
@@ -251,7 +255,7 @@ def skipped(view: View, series: Series) -> NDArray[np.bool_]:
 def _scaler(view: View) -> bool:
     """Whether a loss scaler is seen at work: a logged scale that changes, or reports of overflows."""
     scale = view.main("loss_scale")
-    if scale is not None and len(np.unique(scale.finite.value)) > 1:
+    if scale is not None and len(distinct(scale.finite.value)) > 1:
         return True
     return any("overflow" in e.kind for e in view.events)
 

@@ -295,4 +295,4 @@ def _smooth(x: NDArray[np.float64], delta: NDArray[np.float64]) -> bool:
     if len(delta) < 6:
         return True
     digits = next((d for d in range(8) if np.allclose(np.round(x, d), x, rtol=1e-6, atol=0)), 8)
-    return bool(np.median(np.abs(np.diff(delta))) <= 0.05 * np.median(np.abs(delta)) + 1.5 * 10.0**-digits)
+    return bool(median(np.abs(np.diff(delta))) <= 0.05 * median(np.abs(delta)) + 1.5 * 10.0**-digits)

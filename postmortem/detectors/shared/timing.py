@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.printable import number
 from postmortem.core.stats import median
 
@@ -73,9 +74,26 @@ def interrupted(view: View, series: Series) -> NDArray[np.bool_]:
     """
     held_out = [s.step for s in view.of("val_loss", "val_accuracy")]
     saved = [np.array([c.step for c in view.checkpoints if c.step is not None], np.int64)]
-    steps = np.unique(np.concatenate([*held_out, *saved]))
+    steps = distinct(np.concatenate([*held_out, *saved]))
     before = np.concatenate([series.step[:1] - 1, series.step[:-1]])
     found = np.searchsorted(steps, series.step, side="right") > np.searchsorted(steps, before, side="left")
+    return found if found.mean() < 0.5 else np.zeros(len(series), bool)
+
+
+def opens(view: View, series: Series) -> NDArray[np.bool_]:
+    """True at the first row of each epoch and after each restart: workers start there and fill their queues.
+
+    None where that is true of half of the rows.
+    """
+    found = np.zeros(len(series), bool)
+    starts = [r.after for r in view.restarts]
+    for reading in view.run.readings:
+        starts += [end + 1 for end in reading.facts.get("epoch_ends", {}).values()]
+    if (epoch := view.main("epoch")) is not None:
+        whole = np.floor(epoch.finite.value)
+        starts += epoch.finite.step[1:][np.diff(whole) > 0].tolist()
+    rows = np.searchsorted(series.step, np.array(starts, np.int64), side="left")
+    found[rows[rows < len(series)]] = True
     return found if found.mean() < 0.5 else np.zeros(len(series), bool)
 
 

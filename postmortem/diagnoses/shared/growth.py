@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import median
+from postmortem.core.stats import median, quantile
 from postmortem.diagnoses.shared.last_good import watched
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _growth(series: Series, until: int, last_finite: int | None) -> Growth | Non
     if len(size) < 2 or known.step[-1] < (last_finite or 0):
         return None
     # a loss that crosses zero comes near it by chance
-    low = float(recent.min() if (known.value[-len(recent) :] > 0).all() else np.quantile(recent, 0.25))
+    low = float(recent.min() if (known.value[-len(recent) :] > 0).all() else quantile(recent, 0.25))
     start = len(size) - len(recent) + int(np.flatnonzero(recent <= 2 * low)[-1])
     level = max(float(size[start]), median(size[max(0, start - _LEVEL) : start + 1]))
     end = size[start + 1 :][-_END:]

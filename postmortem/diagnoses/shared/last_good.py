@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.checkpoints.last_good import last_good
-from postmortem.core.stats import SIGMA, trailing_median
+from postmortem.core.distinct import distinct, without
+from postmortem.core.stats import SIGMA, median, trailing_median
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,8 +48,8 @@ def last_good_step(view: View, onset: int | None) -> int | None:
     series = watched(view)
     if not series:
         return None
-    bad = np.unique(np.concatenate([s.step[~stable(s)] for s in series]))
-    steps = np.setdiff1d(series[0].step, bad)
+    bad = distinct(np.concatenate([s.step[~stable(s)] for s in series]))
+    steps = without(series[0].step, bad)
     if onset is not None:
         steps = steps[steps < onset]
     return int(steps[-1]) if len(steps) else None
@@ -64,7 +65,7 @@ def stable_before(view: View, step: int | None, points: int = 10) -> bool:
         if len(recent) < 3 or not stable(series)[max(0, until - points) : until].all():
             return False
         half = len(recent) // 2
-        first, last = float(np.median(recent[:half])), float(np.median(recent[half:]))
+        first, last = median(recent[:half]), median(recent[half:])
         if last > 1.5 * abs(first) + 1e-12:
             return False
     return bool(watched(view))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.stats import quantile
 from postmortem.diagnoses.shared.last_good import stable
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def clip(view: View, step: int | None) -> str | None:
     before = grad.value[(grad.step < step) & stable(grad)]
     if len(before) < 5:
         return None
-    level = float(f"{np.quantile(before[-200:], 0.9):.1g}")
+    level = float(f"{quantile(before[-200:], 0.9):.1g}")
     if level <= 0:
         return None
     return f"clip the gradient norm at {number(level, 3)} (its level before the onset; torch.nn.utils.clip_grad_norm_)"

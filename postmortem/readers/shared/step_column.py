@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from postmortem.core import languages
+from postmortem.core.distinct import distinct, occurrences, without
 from postmortem.core.stats import median
 
 if TYPE_CHECKING:
@@ -156,9 +157,9 @@ def _shuffled(inner: NDArray[np.float64], epochs: NDArray[np.float64]) -> NDArra
     """
     known = ~np.isnan(inner)
     pairs = np.unique(np.stack([epochs[known], inner[known]]), axis=1)
-    values = len(np.unique(inner[known]))
-    sizes = np.unique(pairs[0], return_counts=True)[1]
-    if pairs.shape[1] < np.count_nonzero(known) or len(sizes) < 2 or values < 2 or np.median(sizes) < 0.8 * values:
+    values = len(distinct(inner[known]))
+    sizes = occurrences(pairs[0])[2]
+    if pairs.shape[1] < np.count_nonzero(known) or len(sizes) < 2 or values < 2 or median(sizes) < 0.8 * values:
         return None
     per_epoch = inner[known].max() + (inner[known].min() == 0)
     step = (epochs - (epochs.min() >= 1)) * per_epoch + np.where(known, inner, per_epoch)
@@ -197,7 +198,7 @@ def _without_wrong(
     """The column without its few impossible values, and their rows; unchanged if there are many."""
     known = ~np.isnan(column)
     out_of_place = np.zeros(len(column), bool)
-    whole = np.setdiff1d(np.flatnonzero(known), torn)
+    whole = without(np.flatnonzero(known), torn)
     for row in torn:
         before, after = column[whole[whole < row][-1:]], column[whole[whole > row][:1]]
         out_of_place[row] = known[row] and bool((before > column[row]).any() or (after < column[row]).any())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import google_crc32c
 import numpy as np
 
+from postmortem.core.distinct import occurrences
 from postmortem.readers.tensorboard.crc32c import position_tables, unmask
 from postmortem.readers.tensorboard.event_proto import DTYPES, widen
 from postmortem.readers.tensorboard.framing import payload_at
@@ -171,7 +172,7 @@ class ScalarPatterns:
             )
             if all(pattern is not known for known in patterns):
                 patterns.append(pattern)
-            _, first, count = np.unique(pattern.fixed(rows)[1], return_index=True, return_counts=True)
+            _, first, count = occurrences(pattern.fixed(rows)[1])
             first = first[(count > 1) | (first == 0)][:MOST_NEW]  # what occurs once may well be of another pattern
             new = [(i, record) for i in first if (record := _record(rows[i], length)) and record.offsets == offsets]
             pattern.learn(rows[[i for i, _ in new]], [self._code_of(record.tag) for _, record in new])

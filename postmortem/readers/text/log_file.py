@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.core.skipped import Skip
@@ -245,7 +246,7 @@ def _went_back(resolved: Resolved, line: int) -> bool:
     rank = resolved.rank[known][np.searchsorted(resolved.line[known], line, side="right") - 1]
     known &= resolved.rank == rank
     steps, is_after = resolved.step[known], resolved.line[known] > line
-    before, after = np.unique(steps[~is_after]), np.unique(steps[is_after])
+    before, after = distinct(steps[~is_after]), distinct(steps[is_after])
     again = np.isin(after, before) & (after < steps[~is_after][-1])
     return bool(min(np.count_nonzero(again), np.count_nonzero(after > before[-1])) >= _STEPS_APART)
 

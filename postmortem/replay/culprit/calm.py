@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _FACTOR, _NOISE = math.log(1.25), 2.0
 """A gain has left its course if it changed by this factor and by so many times its own variation before."""
+_MOST = 0.8  # of the values before a jump are none themselves
 _CALM = 3  # steps that make a course at least
 
 
@@ -68,3 +69,13 @@ def calm_limit(values: Sequence[float]) -> float:
     middle = statistics.median(values)
     above = max(values) - middle
     return max(middle + max(3 * above, 0.35 * abs(middle)), max(values) + 1e-12)
+
+
+def apart_from(values: Sequence[float], jump: float) -> list[float]:
+    """Values before a jump without earlier ones of its kind: those nearer to it, by their ratio, than to the median.
+    All of them where these are more than a few."""
+    middle = statistics.median(values)
+    if not 0 < middle < jump:
+        return list(values)
+    left = [x for x in values if x * x < middle * jump]
+    return left if len(left) >= _MOST * len(values) else list(values)

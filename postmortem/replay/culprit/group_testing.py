@@ -134,7 +134,10 @@ class _Search:
         healthy = [i for i in probes if alone[i] is False]
         if not healthy:
             if all(alone.values()) and self.without(range(size // 2, size)) and self.without(range(size // 2)):
-                return None, "no particular one: with copies of any sample that was tried the step fails as well"
+                return None, (
+                    "not known: with copies of any sample that was tried the step fails as well; all are at fault, or "
+                    "what the program does with them"
+                )
             return self.together()
         if size >= _LARGE and self.run(lambda s: s.only(healthy[:1])):
             return self.together()  # even copies of a healthy sample fail

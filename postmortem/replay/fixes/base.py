@@ -74,7 +74,7 @@ class Case:
         """Whether the step still fails with `change` (None: it could not be run), and a note on the rerun."""
         if isinstance(change, StepMode):
             fails = self.reruns.fails(modes=(change,))
-        elif change.dtype is not None:
+        elif change.dtype is not None and not change.casts_follow:
             return self.in_precision(change.dtype)
         else:
             fails = self.reruns.fails(change)

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+from postmortem.replay.rerun.session import WITHOUT_CASTS
 from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix
     from postmortem.core.view import View
+
+_HALF = {"float16", "bfloat16"}
 
 
 class _Precision(BaseFix):
@@ -24,7 +27,7 @@ class _Precision(BaseFix):
         if culprit.cause != "dtype-overflow" or not isinstance(self, cures[0]):
             return None
         where = f"{culprit.file}:{culprit.line}" if culprit.file else "the step"
-        shown = " or ".join(kind.advised for kind in cures[:2])
+        shown = " or ".join(kind.advised for kind in cures[:2] if kind is not DoublePrecision or kind is cures[0])
         return Advice(Scope.PRECISION, f"compute {where} in {shown} (tried on the whole step: cures it)")
 
 
@@ -34,7 +37,8 @@ class SinglePrecision(_Precision):
 
     What it changes: parameters, buffers, optimizer state and batch are cast to float32; autocast is off.
 
-    When it is tried: on steps that fail under autocast or with parameters in half precision.
+    When it is tried: on steps that fail under autocast, with parameters in half precision, or where the code itself
+    casts to half precision; these casts are then left out.
 
     What a cure means: half precision is the cause. The culprit's operator overflows in it, or loses digits it needs.
     """
@@ -46,8 +50,21 @@ class SinglePrecision(_Precision):
     advised = "fp32"
 
     def applies(self, case: Case) -> bool:
-        """Where the step computes in half precision."""
-        return case.reruns.autocast is not None or case.reruns.half()
+        """Where the step computes in half precision, or the culprit does."""
+        seen = (t.get("dtype") for t in (*case.found.tensor.get("inputs", ()), case.found.tensor.get("output", {})))
+        return not self._casts(case) or not _HALF.isdisjoint(seen)
+
+    def change(self, case: Case) -> Overrides:
+        """Without the casts, where nothing else makes it half precision."""
+        return replace(self.overrides, casts_follow=self._casts(case))
+
+    def describe(self, case: Case) -> str:
+        """Says whether casts are left out."""
+        return self.what + (WITHOUT_CASTS if self._casts(case) else "")
+
+    def _casts(self, case: Case) -> bool:
+        """Whether only the code itself can have cast to half precision."""
+        return case.reruns.autocast is None and not case.reruns.half()
 
 
 @fix

@@ -238,6 +238,9 @@ class Session(Protocol):
         ...
 
 
+WITHOUT_CASTS = ", without the casts in the code to a narrower dtype"
+
+
 def in_precision(session: Session, dtype: Precision) -> tuple[bool | None, str]:
     """`Session.in_precision`, by reruns."""
     fails = session.fails(Overrides(dtype=dtype))
@@ -248,7 +251,7 @@ def in_precision(session: Session, dtype: Precision) -> tuple[bool | None, str]:
     session.failure = why
     return (
         fails,
-        "; could not be run: " + why if fails is None else ", without the casts in the code to a narrower dtype",
+        "; could not be run: " + why if fails is None else WITHOUT_CASTS,
     )
 
 

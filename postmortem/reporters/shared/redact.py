@@ -6,53 +6,54 @@ import re
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from postmortem.core.patterns import later
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from postmortem.core.report import Report, RunReport
 
-_HOME = re.compile(r"(?:/home/|/Users/|[A-Za-z]:[\\/]Users[\\/])(?P<user>[^/\\\s'\":]+)")
+_FOLDER_OF_A_USER = r"(?:/home/|/Users/|[A-Za-z]:[\\/]Users[\\/])"
+_HOME = later(_FOLDER_OF_A_USER + r"(?P<user>[^/\\\s'\":]+)")
 _PART = r"[^/\\\s'\"`<>|:;,()\[\]]"
-_PATH = re.compile(rf"(?<![\w./\\~-])(?:~|[A-Za-z]:)?[/\\]{{1,2}}(?:{_PART}+[/\\])+(?={_PART})")
-_URL = re.compile(r"\b(?P<scheme>[A-Za-z][A-Za-z0-9+]*)://(?!pytorch\.org/)[^\s'\"`<>)\]]+")
-_AT_HOST = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*")
-_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?!\.\d)")
-_COMMAND = re.compile(
+_PATH = later(rf"(?<![\w./\\~-])(?:~|[A-Za-z]:)?[/\\]{{1,2}}(?:{_PART}+[/\\])+(?={_PART})")
+_URL = later(r"\b(?P<scheme>[A-Za-z][A-Za-z0-9+]*)://(?!pytorch\.org/)[^\s'\"`<>)\]]+")
+_AT_HOST = later(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*")
+_ADDRESS = later(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?!\.\d)")
+_COMMAND = later(
     r"(?<= -- )[^`\n]+|(?<=`)(?:cd |python|torchrun |accelerate |deepspeed |srun |bash |sh |uv )[^`\n]+"
     r"|(?<=by this command: `)[^`\n]+"
 )
-_OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*)(?:=|\s+)(?!-)\S+|(?P<key>\b[\w.]+)=\S+")
-_NAMED = re.compile(
+_OPTION = later(r"(?P<name>--?[A-Za-z][\w.-]*)(?:=|\s+)(?!-)\S+|(?P<key>\b[\w.]+)=\S+")
+_NAMED = later(
     r"\b(?P<word>host(?:name)?|node(?:name|list)?|user(?:name)?)(?P<sep>\s*[:=]\s*['\"]?)(?P<name>[\w.\-\[\]]+)", re.I
 )
-_EVENT_FILE = re.compile(r"tfevents\.\d+\.(?P<name>[\w.-]+?)(?:\.\d+\.\d+)?(?:\.v2)?(?![\w.-])")
+_EVENT_FILE = later(r"tfevents\.\d+\.(?P<name>[\w.-]+?)(?:\.\d+\.\d+)?(?:\.v2)?(?![\w.-])")
 _HOSTS = (
     _EVENT_FILE,
-    re.compile(r"(?<![\w.-])(?P<name>[\w.-]+):\d+:\d+ \[\d+\] (?:NCCL|RCCL)\b"),
-    re.compile(r"(?<![\w.-])(?P<name>[A-Za-z][\w.-]+)<\d+>"),  # an address with a port, as NCCL prints it
-    re.compile(r"\[(?:INFO|WARNING|ERROR|DEBUG)\] \[(?P<name>[A-Za-z][\w.-]*)\] \["),  # DeepSpeed's loggers
-    re.compile(r"\b(?:ON|on node|srun: error:|slurmstepd-)\s*(?P<name>[A-Za-z][\w-]*\d[\w.-]*)"),
-    re.compile(
-        r"(?<![\w.-])(?P<name>[\w-]+(?:\.[\w-]+)+\.(?:com|org|net|edu|gov|local|internal|lan|cluster))(?![\w-])"
-    ),
+    later(r"(?<![\w.-])(?P<name>[\w.-]+):\d+:\d+ \[\d+\] (?:NCCL|RCCL)\b"),
+    later(r"(?<![\w.-])(?P<name>[A-Za-z][\w.-]+)<\d+>"),  # an address with a port, as NCCL prints it
+    later(r"\[(?:INFO|WARNING|ERROR|DEBUG)\] \[(?P<name>[A-Za-z][\w.-]*)\] \["),  # DeepSpeed's loggers
+    later(r"\b(?:ON|on node|srun: error:|slurmstepd-)\s*(?P<name>[A-Za-z][\w-]*\d[\w.-]*)"),
+    later(r"(?<![\w.-])(?P<name>[\w-]+(?:\.[\w-]+)+\.(?:com|org|net|edu|gov|local|internal|lan|cluster))(?![\w-])"),
 )
 _USERS = (
-    re.compile(_HOME.pattern.replace("?P<user>", "?P<name>")),
-    re.compile(r"\blogged in as:? (?P<name>[\w.-]+)"),
-    re.compile(r"\blogged in as:? [\w.-]+ \((?P<name>[\w.-]+)\)"),  # the entity of W&B
+    later(_FOLDER_OF_A_USER + r"(?P<name>[^/\\\s'\":]+)"),
+    later(r"\blogged in as:? (?P<name>[\w.-]+)"),
+    later(r"\blogged in as:? [\w.-]+ \((?P<name>[\w.-]+)\)"),  # the entity of W&B
 )
-_SECRET = re.compile(
+_SECRET = later(
     r"(?P<name>\b[\w-]*(?:key|token|secret|passw(?:or)?d|credentials?)[\"']?\s*[:=]\s*[\"']?)(?=[^\s\"',)}]*\d)[^\s\"',)}]{6,}"
     r"|\b(?P<kind>sk|hf|ghp|glpat|xox[bp]|AKIA)[-_]?[A-Za-z0-9_-]{12,}",
     re.I,
 )
-_SETTINGS = re.compile(
+_SETTINGS = later(
     r"(?P<open>\b(?:\w*namespace|\w*config|\w*arg(?:ument)?s|h(?:yper)?params?|hyperparameters|settings)\b\s*(?:[:=]\s*\{?|\())"
     r"(?=\s*[\"']?[\w.]+[\"']?\s*[:=]).*",
     re.I,
 )
 """Settings that a program printed: what follows on the line are their values."""
-_STRING_VALUE = re.compile(r"(?P<name>[\"'][\w.-]+[\"']:\s*)(?P<quote>[\"'])[^\"']*(?P=quote)")
+_STRING_VALUE = later(r"(?P<name>[\"'][\w.-]+[\"']:\s*)(?P<quote>[\"'])[^\"']*(?P=quote)")
 _SHORTEST = 3  # letters of a name that is looked for everywhere; shorter ones stand in ordinary words
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from postmortem.attach.growth.course import Seen, course_of
 from postmortem.attach.growth.explained import Suspects
+from postmortem.replay.culprit.calm import apart_from
 from postmortem.replay.roll.sought import Sought
 
 CALM = [1.0 + 0.02 * (i % 5) for i in range(100)]
@@ -99,3 +100,10 @@ def test_values_without_a_growth_have_no_course() -> None:
     """A finding that the rerun does not show."""
     assert course_of(seen(CALM), Sought(name="divergence", kind="growth", step=70)) is None
     assert course_of(seen(CALM), Sought(name="loss-spike", kind="spike", step=70)) is None
+
+
+def test_earlier_jumps_are_not_the_usual_level() -> None:
+    """Those before, unless most values are such."""
+    assert apart_from([1.0, 900.0, 1.2, 0.9, 1.1, 1.0], 1000.0) == [1.0, 1.2, 0.9, 1.1, 1.0]
+    assert apart_from([1.0, 900.0, 800.0], 1000.0) == [1.0, 900.0, 800.0]
+    assert apart_from([1.0, 1.3, 0.8], 2.0) == [1.0, 1.3, 0.8]

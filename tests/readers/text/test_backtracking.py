@@ -13,6 +13,7 @@ import pytest
 import postmortem.checkpoints
 import postmortem.readers
 import postmortem.runs
+from postmortem.core.patterns import Later
 from postmortem.signatures import CATALOGUE
 from tests.readers.text.backtracking import growth
 
@@ -30,7 +31,7 @@ def patterns_of(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], bool
     owners = [module, *(v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == module.__name__)]
     for owner in owners:
         for name, value in vars(owner).items():
-            found = [value] if isinstance(value, re.Pattern) else []
+            found = [value] if isinstance(value, re.Pattern) else [value.compiled] if isinstance(value, Later) else []
             if isinstance(value, dict):
                 found = [p for v in value.values() if isinstance(v, tuple) for p in v if isinstance(p, re.Pattern)]
             for pattern in found:
@@ -41,7 +42,7 @@ def patterns_of(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], bool
 def every_pattern() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
     for signature in CATALOGUE.values():
         for pattern in (*signature.patterns, *signature.details, *filter(None, [signature.unless])):
-            yield signature.id, pattern.compiled, True
+            yield signature.id, re.compile(pattern.pattern, pattern.flags), True
     for package in (postmortem.readers, postmortem.checkpoints, postmortem.runs):
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not info.name.endswith((".protobuf", ".file_names")):  # a text of our own; at most 255 characters

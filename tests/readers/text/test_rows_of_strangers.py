@@ -129,3 +129,19 @@ def test_a_heading_that_counts_what_is_done(tmp_path: Path) -> None:
     ]
     run = _run(tmp_path, ["the rate falls after 500 steps of warm-up", *rows])
     assert run.series("train loss").index.tolist() == list(range(100, 2100, 100))
+
+
+def test_darknet(tmp_path: Path) -> None:
+    """Its rows name values after them, the first not at all, and "loss" only in some versions."""
+    for word in ("avg", "avg loss"):
+        region = "Region 82 Avg IOU: -nan, Class: -nan, Obj: -nan, No Obj: 0.53, .5R: -nan, .75R: -nan,  count: 0"
+        rows = [
+            row
+            for i in range(1, 40)
+            for row in (region, f"{i}: {900 / i:.4f}, {1000 / i:.4f} {word}, 0.00100 rate, 0.19 seconds, {i} images")
+        ]
+        run = _run(tmp_path, ["Learning Rate: 0.001, Momentum: 0.9, Decay: 0.0005", *rows])
+        assert (run.roles["loss"], run.roles["avg loss"], run.roles["rate"]) == ("loss", "loss", "lr")
+        assert run.series("avg loss").index.tolist() == list(range(1, 40))
+        assert run.series("loss").iloc[1] == 450
+        (tmp_path / "train.log").unlink()

@@ -574,3 +574,18 @@ def test_names_of_a_compiled_model_are_the_users(whole: bool) -> None:
     )
     culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": _rows()}, compiled)
     assert (culprit.phase, culprit.module, culprit.param) == ("parameters", "1", "1.weight")
+
+
+def test_a_cast_in_the_code_is_left_out() -> None:
+    """The code casts to half precision by itself: single precision is tried without that cast."""
+
+    def step(m: Any, b: Any) -> Any:
+        h = m(b["x"]) * 30
+        return (h.half() @ h.half().t()).float().mean()
+
+    model = nn.Linear(4, 4, bias=False)
+    nn.init.eye_(model.weight)
+    culprit = _ask(step, {"x": 10 + torch.linspace(0, 1, 24).view(6, 4)}, model)
+    assert (culprit.op, culprit.cause) == ("mm", "dtype-overflow")
+    assert "fp32" in _cured(culprit)
+    assert "without the casts" in next(f.how for f in culprit.fixes if f.name == "fp32")

@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 _IMPORTS = ("ImportError", "ModuleNotFoundError")
 _PRINTED_ON = 10
 """Lines of other output after a failed import that show that it was caught."""
+_SCHEDULER = ("slurm-cancelled", "slurm-time-limit", "slurm-preempted", "slurm-node-failure")
+"""Slurm's reports that it ended the job, with a reason or without one."""
 _EXPLAINED_BY = {
     "dl-worker-killed": {"dl-bus-shm", "slurm-oom-kill"},
     "host-kill": {"slurm-oom-kill", "pod-evicted"},
-    "sigterm": {"slurm-cancelled", "slurm-time-limit", "preemption-notice", "pod-evicted"},
+    "sigterm": {*_SCHEDULER, "preemption-notice", "pod-evicted"},
 }
 """Failures, and the others that explain them, before or after: a worker died, and elsewhere the log says why."""
 _BROKEN_DEVICE = ("xid", "gpu-lost", "ecc")
 """A GPU that broke: every call after it fails, also with an illegal access."""
 _BY_THE_PROGRAM = (13, 31, 43, 45)
 """Xid numbers that report what the program did: the exception after them has the details."""
-_FROM_OUTSIDE = ("sigterm", "slurm-cancelled", "slurm-time-limit")
+_FROM_OUTSIDE = ("sigterm", *_SCHEDULER)
 """What ended the run from outside; exceptions after it come from the shutdown."""
 _GROUPS = ("ExceptionGroup", "BaseExceptionGroup")
 _GUILT = {"cause": 3, "waiting": 2, "victim": 1, "wrapper": 0}
@@ -215,10 +217,7 @@ def _ended(root: Failure) -> Ended:
     """How a run ended whose root is this failure."""
     kind, fields = root.signature.id, root.fields
     if kind == "slurm-cancelled":
-        reason = str(fields.get("reason", ""))
-        if "PREEMPT" in reason or "REQUEUE" in reason:
-            return "preempted"
-        return "crashed" if reason else "interrupted"
+        return "crashed" if fields.get("reason") else "interrupted"
     if kind == "sigterm":
         return "interrupted" if _by_hand(root) else "killed"
     if kind == "srun-exit" and fields.get("how") == "Out Of Memory":

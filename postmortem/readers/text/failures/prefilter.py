@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -73,7 +75,7 @@ class Prefilter:
             found += [_matching(raw, text, same - at) for text, at in anchors]
         if not any(map(len, found)):
             return []
-        lines: list[int] = np.unique(np.searchsorted(np.flatnonzero(raw == 10), np.concatenate(found))).tolist()
+        lines: list[int] = distinct(np.searchsorted(np.flatnonzero(raw == 10), np.concatenate(found))).tolist()
         return lines
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -86,4 +88,4 @@ def _candidates(data: bytes, start: NDArray[np.int64], length: NDArray[np.int64]
     headed = headed[np.isin(words[start[headed]], _HEADS)]
     for column in (0, 4, 8):
         counts = counts[words[start[counts] + column] == _BLANKS]
-    return np.union1d(headed, counts)
+    return distinct(np.concatenate([headed, counts]))

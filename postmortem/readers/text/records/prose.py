@@ -19,9 +19,14 @@ def reversed_row(text: str, start: int) -> Record | None:
     head = re.match(r"\s*+(\d{1,15})[:)]\s", text[start:])
     pairs = [_REVERSED.match(part) for part in text[start + head.end() : 2000].split(", ")] if head else []
     found = [pair for pair in pairs if pair is not None]
-    if head is None or len(found) < 2 or not any(role_of(pair["name"]) for pair in found):
+    names = {pair["name"] for pair in found}
+    darknet = {"rate", "seconds"} <= names and bool(names & {"avg", "avg loss"})
+    if head is None or len(found) < 2 or not (darknet or any(map(role_of, names))):
         return None
-    values = [Value(pair["name"], number(pair["value"])) for pair in found]
+    renamed = {"avg": "avg loss"} if darknet else {}
+    values = [Value(renamed.get(pair["name"], pair["name"]), number(pair["value"])) for pair in found]
+    if darknet and (bare := re.match(rf"\s*+({NUMBER}|{NONFINITE}), ", text[start + head.end() :])):
+        values.insert(0, Value("loss", number(bare[1])))  # the batch's own, before the running average
     return Record(values, step=float(head[1]), level=Trust.STEP, once=True)
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.distinct import occurrences
+from postmortem.core.stats import median
 from postmortem.readers.text.steps.row_store import BAR, EVALUATION, FRACTIONAL, NO_STEP, SAMPLES
 
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ def _training_counter(rows: StoredRows, training: NDArray[np.bool_]) -> NDArray[
     bars = np.flatnonzero(counted & ((rows["flags"] & BAR) > 0))
     if not len(bars) or not (rows["flags"] & FRACTIONAL).any():
         return None
-    totals, votes = np.unique(rows["total"][bars], return_counts=True)
+    totals, _, votes = occurrences(rows["total"][bars])
     most = totals[np.lexsort((totals, votes))[-1]]
     return np.flatnonzero(counted & ((rows["flags"] & BAR) > 0) & (rows["total"] == most))
 
@@ -151,7 +153,7 @@ def _position(rows: StoredRows, counted: NDArray[np.intp]) -> tuple[int, int]:
     gaps = np.diff(n)
     gaps = gaps[gaps > 0]
     left = total - int(n[-1])
-    return (total if len(gaps) and left <= 1.5 * np.median(gaps) else int(n[-1])), total
+    return (total if len(gaps) and left <= 1.5 * median(gaps) else int(n[-1])), total
 
 
 def _starts_again(rows: StoredRows, step: NDArray[np.int64], counted: NDArray[np.intp]) -> bool:
@@ -180,7 +182,7 @@ def _share_of_last(rows: StoredRows, epoch: NDArray[np.float64]) -> float:
     logged = np.add.reduceat(rows["count"].astype(np.int64), begins)
     if len(logged) < 3:
         return 1.0
-    usual = float(np.median(logged[:-1]))
+    usual = median(logged[:-1])
     return 1.0 if logged[-1] >= 0.6 * usual else float(logged[-1]) / usual
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from postmortem.core.distinct import distinct, occurrences
 from postmortem.core.roles import role_of
+from postmortem.core.stats import median
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.steps.epochs import family
 from postmortem.readers.text.steps.row_store import EVALUATION
@@ -85,7 +87,7 @@ def starts_again(rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bo
     n, total = step[mine], rows["total"][mine]
     fell = np.flatnonzero(n[1:] < n[:-1])
     finished = len(fell) > 0 and bool((total > 0).all()) and bool((n[fell] >= 0.9 * total[fell]).mean() > 0.9)
-    if len(fell) + 1 < (_PASSES if finished else _SURE_PASSES) or n[0] > max(1, np.median(np.abs(np.diff(n)))):
+    if len(fell) + 1 < (_PASSES if finished else _SURE_PASSES) or n[0] > max(1, median(np.abs(np.diff(n)))):
         return None  # what was resumed from a checkpoint does not begin at the first step
     if (n[fell] != n[fell[0]]).mean() > 0.1 or (n[fell + 1] != n[0]).mean() > 0.1:
         return None
@@ -127,7 +129,7 @@ def agreeing(
     if not len(others):
         return exact, exact
     exact, placing = exact.copy(), exact.copy()
-    near = 1 + float(np.median(np.abs(np.diff(step[own]))))
+    near = 1 + median(np.abs(np.diff(step[own])))
     for other in _distinct(kind[others])[0]:
         mine = others[kind[others] == other]
         away = _away(rows["rank"], step, own, mine)
@@ -153,7 +155,7 @@ def _kinds(draft: Draft) -> NDArray[np.int64]:
 def _distinct(kind: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
     """The kinds that occur, and how often. Small numbers are counted, as sorting long columns is slow."""
     if kind.max(initial=0) >= _SMALL:
-        kinds, count = np.unique(kind, return_counts=True)
+        kinds, _, count = occurrences(kind)
         return kinds, count
     count = np.bincount(kind)
     kinds = np.flatnonzero(count)
@@ -192,7 +194,7 @@ def _away(
 
 def places(step: NDArray[Any], main: Main) -> int:
     """At how many different steps the main quantity is."""
-    return len(np.unique(step[main.rows]))
+    return len(distinct(step[main.rows]))
 
 
 def is_plausible(step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip, Skips
 from postmortem.readers.text.steps.epochs import carried_epoch
@@ -79,7 +80,7 @@ class Draft:
 
     def set_apart(self, values: NDArray[np.bool_], word: str) -> None:
         """Give these values tags of their own: the word, and their tag."""
-        for code in np.unique(self.codes[values]).tolist():
+        for code in distinct(self.codes[values]).tolist():
             self.codes[values & (self.codes == code)] = len(self.tags)
             self.tags.append(f"{word} {self.tags[code]}")
             self.marks = np.append(self.marks, self.marks[code])

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct, occurrences
+from postmortem.core.stats import median
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.steps.row_store import BAR, EVALUATION, FRACTIONAL, NO_STEP, SAMPLES
 
@@ -28,7 +30,7 @@ def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
     epoch = epoch.copy()
     header = ~np.isnan(epoch) & (rows["count"] == 0) & (rows["flags"] & BAR == 0) & (rows["step"] == NO_STEP)
     if header.any():
-        for rank in np.unique(rows["rank"]):
+        for rank in distinct(rows["rank"]):
             mine = np.flatnonzero(rows["rank"] == rank)
             if not header[mine].any():
                 continue
@@ -42,9 +44,10 @@ def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
 def epoch_ends(epoch: NDArray[np.float64], step: NDArray[np.int64]) -> dict[int, int]:
     """The last step of each epoch, from rows that know both; `epoch` float64[rows], `step` int64[rows]."""
     known = ~np.isnan(epoch) & (step != NO_STEP)
-    epochs, place = np.unique(np.floor(epoch[known]).astype(np.int64), return_inverse=True)
+    whole = np.floor(epoch[known]).astype(np.int64)
+    epochs = distinct(whole)
     last = np.full(len(epochs), NO_STEP)
-    np.maximum.at(last, place, step[known])
+    np.maximum.at(last, np.searchsorted(epochs, whole), step[known])
     return dict(zip(epochs.tolist(), last.tolist(), strict=True))
 
 
@@ -71,7 +74,7 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
         return step, exact
     step = step.copy()
     kinds = _beyond_total(rows, family(rows), within)
-    for kind in np.unique(kinds[within]):
+    for kind in distinct(kinds[within]):
         mine = np.flatnonzero(within & (kinds == kind))
         e, n, total = epoch[mine], step[mine].astype(np.float64), rows["total"][mine].astype(np.float64)
         base = _base(rows[mine], e)
@@ -88,7 +91,7 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
         if (flags[mine] & SAMPLES).any():
             notes.append("steps are numbers of samples, as printed")
         step[mine] = np.clip(np.round((e - base) * length + n), -(2.0**62), 2.0**62).astype(np.int64)
-        main = float(np.median(length))
+        main = median(length)
         _evaluations(rows, epoch, held_out, step, exact, base, main, int(rows["dialect"][mine[0]]))
     return step, exact
 
@@ -142,10 +145,10 @@ def _learnt_length(epoch: NDArray[np.float64], n: NDArray[np.float64]) -> float:
     last = epoch.max()
     done = n[epoch < last]
     longest = float(done.max() if len(done) else n.max())
-    gaps = np.diff(np.unique(n))
+    gaps = np.diff(distinct(n))
     lowest = float(n.min())
     if lowest == 0 and len(gaps):  # counted from 0, so one interval more
-        longest += float(np.median(gaps))
+        longest += median(gaps)
     return max(longest, 1.0)
 
 
@@ -190,7 +193,7 @@ def from_bars(
         return step, exact
     before_any = np.searchsorted(bars, asking) - 1
     near = np.concatenate([bars[np.clip(before_any, 0, None)], bars[np.clip(before_any + 1, None, len(bars) - 1)]])
-    totals, votes = np.unique(rows["total"][near], return_counts=True)
+    totals, _, votes = occurrences(rows["total"][near])
     # an evaluation's bar is beside its rows too: that of the training has the most rows beside it, or is longer
     total = int(totals[np.lexsort((totals, votes))[-1]])
     bars = bars[rows["total"][bars] == total]
@@ -232,7 +235,7 @@ def _epoch_length(
         if not ok.any():
             continue
         candidates = {
-            float(np.median(guess[ok] / epoch[ok])),
+            median(guess[ok] / epoch[ok]),
             float(guess[ok][-1] / epoch[ok][-1]),
             float(guess[ok].max() / epoch[ok][np.argmax(guess[ok])]),
         }

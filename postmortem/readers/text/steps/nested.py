@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.steps.row_store import EVALUATION, NO_STEP
 
@@ -36,7 +37,7 @@ def with_epochs(rows: StoredRows) -> StoredRows:
     if len(both) < _FEW:
         return rows
     kind = rows["dialect"][both].astype(np.int64) * 8 + rows["level"][both]
-    for one in np.unique(kind):
+    for one in distinct(kind):
         mine = both[kind == one]
         step, other = rows["step"][mine], rows["other"][mine]
         if _counts_passes(step, other, rows["rank"][mine], alone=True):
@@ -80,7 +81,7 @@ def _outer_alone(rows: StoredRows, nested: NDArray[np.intp], outer: NDArray[np.i
     """
     alone = (rows["step"] != NO_STEP) & (rows["other"] == NO_STEP)
     own = np.flatnonzero(alone & np.isnan(rows["epoch"]) & (rows["level"] < Trust.GLOBAL))
-    for level in np.unique(rows["level"][own]):
+    for level in distinct(rows["level"][own]):
         mine = own[rows["level"][own] == level]
         after = np.searchsorted(nested, mine)
         near = (outer[np.maximum(after - 1, 0)], outer[np.minimum(after, len(nested) - 1)])

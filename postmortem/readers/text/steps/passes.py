@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.steps.row_store import BAR, EVALUATION, NO_STEP, Cells, Mark, Tag
@@ -51,7 +52,7 @@ def second_passes(rows: StoredRows, codes: NDArray[np.uint16], tags: list[Tag], 
     mine = np.zeros(len(codes), bool)
     mine[Cells(rows["count"]).of(held_out)] = True
     tags, codes = list(tags), codes.copy()
-    for code in np.unique(codes[mine]).tolist():
+    for code in distinct(codes[mine]).tolist():
         codes[mine & (codes == code)] = len(tags)
         tags.append(Tag(tags[code].name, Mark.HELD_OUT, _WORD))
     notes.append(
@@ -95,12 +96,12 @@ def _second(
     total = rows["total"]
     counted = (total > 1) & (rows["count"] > 0) & (rows["step"] != NO_STEP) & (rows["level"] < Trust.GLOBAL)
     index = np.flatnonzero(counted & (rows["flags"] & EVALUATION == 0))
-    if len(index) < 2 * _PASSES or len(np.unique(rows["rank"][index])) > 1:
+    if len(index) < 2 * _PASSES or len(distinct(rows["rank"][index])) > 1:
         return None
     size, n = total[index], rows["step"][index]
     starts = np.flatnonzero(np.concatenate(([True], size[1:] != size[:-1])))
     sizes = size[starts]
-    if len(starts) < 2 * _PASSES or len(np.unique(size)) != 2 or sizes[0] < sizes[1]:
+    if len(starts) < 2 * _PASSES or len(distinct(size)) != 2 or sizes[0] < sizes[1]:
         return None
     falls = (n[1:] < n[:-1]) & (size[1:] == size[:-1])
     ends = np.concatenate((starts[1:], [len(n)])) - 1
@@ -108,7 +109,7 @@ def _second(
     if falls.any() or not whole.all() or not _within_epochs(rows["epoch"], index[starts]):
         return None
     cells = Cells(rows["count"])
-    names = [{tags[code].name for code in np.unique(codes[cells.of(index[size == s])])} for s in (sizes[0], sizes[1])]
+    names = [{tags[code].name for code in distinct(codes[cells.of(index[size == s])])} for s in (sizes[0], sizes[1])]
     scores = {name for name in names[1] if role_of(name) in _SCORES}
     if not scores or scores - names[0]:
         return None  # an evaluation with names of its own needs no mark

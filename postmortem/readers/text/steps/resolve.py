@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.points import Points
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip, Skips
+from postmortem.core.stats import median
 from postmortem.readers.text.steps.announced_length import planned
 from postmortem.readers.text.steps.counters import (
     agreeing,
@@ -175,9 +177,9 @@ def _evaluated_first(draft: Draft, exact: NDArray[np.bool_], step: NDArray[np.in
     fine = np.logical_and.reduceat(again[draft.codes[draft.cells.of(early)]], np.cumsum(count) - count)
     if not fine.any():
         return step
-    moves = np.diff(np.unique(named))
+    moves = np.diff(distinct(named))
     step = step.copy()
-    step[early[fine]] = max(0, int(named[0]) - int(np.median(moves) if len(moves) else 1))
+    step[early[fine]] = max(0, int(named[0]) - int(median(moves) if len(moves) else 1))
     return step
 
 
@@ -253,7 +255,7 @@ def _carried(
         return step
     step = step.copy()
     rank = rows["rank"][asking]
-    for r in np.unique(rank):
+    for r in distinct(rank):
         mine = rank == r
         named = np.flatnonzero(placing & (rows["rank"] == r)) if r != -1 else asking[:0]
         if len(named):
@@ -353,7 +355,7 @@ def _counts(draft: Draft, mine: NDArray[np.intp]) -> bool:
     at[owner[mine]] = np.concatenate(([0], np.cumsum(moves != 0)))
     others = np.flatnonzero(draft.keep & (at[owner] >= 0) & (draft.codes != draft.codes[mine[0]]))
     pairs = at[owner[others]] * len(draft.tags) + draft.codes[others]
-    return len(np.unique(pairs)) == len(pairs)
+    return len(distinct(pairs)) == len(pairs)
 
 
 def _cycles(draft: Draft) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct, without
 from postmortem.core.roles import role_of
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def _once_an_epoch(draft: Draft, loose: NDArray[np.intp]) -> NDArray[np.bool_]:
     epoch = np.where(whole_epochs(draft.epoch), draft.epoch, np.nan)[draft.cells.owner()[loose]]
     codes = draft.codes[loose]
     failed = np.bincount(codes[np.isnan(epoch)], minlength=len(draft.tags)) > 0
-    for code in np.unique(codes[~failed[codes]]).tolist():
+    for code in distinct(codes[~failed[codes]]).tolist():
         mine = codes == code
         at, named = loose[mine], epoch[mine]
-        stepped = np.setdiff1d(np.flatnonzero((draft.codes == code) & draft.keep), at, assume_unique=True)
+        stepped = without(np.flatnonzero((draft.codes == code) & draft.keep), at)
         before = np.searchsorted(stepped, at)
         order = np.lexsort((at, named))  # of each epoch, one after the other
         again = named[order][1:] == named[order][:-1]

@@ -184,7 +184,7 @@ def test_steps_that_go_back_and_on_are_a_new_start(tmp_path: Path) -> None:
     )
     reading = TextReader.read(log)
     assert reading.ended == "completed"
-    assert [(e.kind, e.severity) for e in reading.events] == [("slurm-cancelled", "info")]
+    assert [(e.kind, e.severity) for e in reading.events] == [("slurm-preempted", "info")]
 
 
 @pytest.mark.parametrize("rest", [range(380, 405, 5), range(395, 420, 5), range(350, 390, 5)])
@@ -408,3 +408,64 @@ def test_a_signal_that_a_program_survived_is_no_end(scan: Scan) -> None:
 def test_how_a_program_says_that_its_patience_is_used_up(scan: Scan, last: str, ended: str | None) -> None:
     """A count of the patience is no end."""
     assert scan(STEPS + last + "\n").ended == ended
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "run.sh: line 12: 21345 Terminated              python train.py --cfg a.yaml",
+        "Terminated",
+        "/var/spool/slurmd/job7/slurm_script: line 9: 4711 Hangup                  python train.py",
+        "run.sh: line 3: 4711 User defined signal 1   python train.py",
+    ],
+)
+def test_the_last_words_of_the_shell_are_the_reason(tmp_path: Path, last: str) -> None:
+    """What a shell prints about a program that a signal ended is how the run ended: not an end without a reason."""
+    (tmp_path / "train.log").write_text("\n".join([*_course(range(0, 400, 5)), last]) + "\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.ended == "killed"
+    assert [f.name for f in run.findings] == ["crash"]
+    assert last.split()[-1] in run.findings[0].message
+
+
+def test_a_signal_in_a_word_of_the_program_is_no_end(tmp_path: Path) -> None:
+    """ "Terminated" within a sentence, or before further steps, is not the end of the run."""
+    for words in ("Terminated actors: 3", "Terminated"):
+        rows = [*_course(range(0, 400, 5)), words, *_course(range(400, 9000, 5))]
+        (tmp_path / "train.log").write_text("\n".join(rows) + "\n")
+        assert TextReader.read(tmp_path / "train.log").ended is None
+
+
+def test_a_failed_node_is_the_reason_and_its_advice_is_about_the_node(tmp_path: Path) -> None:
+    """The reason that Slurm prints chooses the cause, its strength and its advice."""
+    why = "slurmstepd: error: *** JOB 9 ON n17 CANCELLED AT 2026-11-20T03:12:44 DUE TO {} ***\n"
+    course = "\n".join(_course(range(0, 400, 5))) + "\n"
+    told = {}
+    for reason in ("NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", "PREEMPTION"):
+        (tmp_path / "train.log").write_text(course + why.format(reason))
+        [run] = postmortem.scan(tmp_path).runs
+        assert run.diagnosis is not None
+        told[reason.split(",")[0]] = (run.diagnosis.name, run.diagnosis.strength, " ".join(run.diagnosis.next))
+    assert told["NODE FAILURE"][:2] == ("crash: slurm-node-failure", "certain")
+    assert "--exclude" in told["NODE FAILURE"][2]
+    assert "requeue" not in told["NODE FAILURE"][2]
+    assert told["PREEMPTION"][:2] == ("crash: slurm-preempted", "certain")
+    assert "--requeue" in told["PREEMPTION"][2]
+
+
+def test_a_bare_abort_is_not_a_certain_exception_of_cpp(tmp_path: Path) -> None:
+    """SIGABRT has several reasons; only "terminate called" proves an uncaught C++ exception."""
+    course = "\n".join(_course(range(0, 400, 5))) + "\n"
+    (tmp_path / "train.log").write_text(
+        course + "run.sh: line 12: 4711 Aborted                 (core dumped) python t.py\n"
+    )
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert (run.diagnosis.name, run.diagnosis.strength) == ("crash: process-aborted", "likely")
+    assert "what()" not in " ".join(run.diagnosis.next)
+    (tmp_path / "train.log").write_text(
+        course + "terminate called after throwing an instance of 'c10::Error'\n  what():  boom\nAborted (core dumped)\n"
+    )
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert run.diagnosis.name == "crash: exit-watchdog"

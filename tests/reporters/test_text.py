@@ -12,7 +12,7 @@ import postmortem
 from postmortem.core.model import Event, Finding
 from postmortem.core.report import Report
 from postmortem.reporters import RenderOptions
-from postmortem.reporters.terminal import render
+from postmortem.reporters.text import render
 from tests.reporters.conftest import healthy_run, nan_run, oom_run, report_of
 
 
