@@ -26,7 +26,8 @@ _GROWN, _EVEN = 0.02, 0.25
 """Into how many parts the logged memory is cut; the growth over all of them that counts, relative to the first; and the
 least of each, relative to an even growth."""
 _SHORTER = "limit the length of the longest batch, and evaluate under torch.no_grad()"
-_KEPT = "store loss.item() and not loss: a stored tensor keeps its graph, and the graph all activations"
+_ITEM = "store loss.item() and not loss"
+_KEPT = f"{_ITEM}: a stored tensor keeps its graph, and the graph all activations"
 
 
 @diagnosis
@@ -142,7 +143,7 @@ def _when(view: View, event: Event) -> Iterator[Reason]:
         yield course
         return
     evidence = f"memory sufficed for {steps} logged steps; a larger batch, an evaluation or a leak may explain it"
-    yield Reason(evidence, (f"{_SHORTER}; if memory grew, {_KEPT}",))
+    yield Reason(evidence, (f"{_SHORTER}; if memory grew, {_ITEM}",))
 
 
 def _course(memory: Series) -> Reason | None:
@@ -170,7 +171,7 @@ def _course(memory: Series) -> Reason | None:
     evidence = (
         f"memory use ({tag}) goes {ends}, not steadily: a larger batch, an evaluation or a leak may explain the failure"
     )
-    return Reason(evidence, (f"{_SHORTER}; if memory grew, {_KEPT}",))
+    return Reason(evidence, (f"{_SHORTER}; if memory grew, {_ITEM}",))
 
 
 def _in_units(nbytes: int) -> str:
