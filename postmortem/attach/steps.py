@@ -84,11 +84,11 @@ class Mapping:
     by: LoggedLoss | None = None
 
     def numbered(self, passes: Sequence[Pass] | None = None) -> list[tuple[int, Pass]]:
-        """Each backward pass with the logged step to which it belongs. passes: those of another run of the command,
-        which has the same number of them in each step; where that varies, only as many as were seen are known."""
-        passes = self.passes if passes is None else passes
-        numbers = self.uneven or [self.first + i // self.way.group for i in range(len(passes))]
-        return list(zip(numbers, passes, strict=False))
+        """Each backward pass with the logged step to which it belongs; `passes` are those of another run of the same
+        program. Where their number differs from step to step, passes beyond those of this run have no step."""
+        each = self.passes if passes is None else passes
+        numbers = self.uneven or [self.first + i // self.way.group for i in range(len(each))]
+        return list(zip(numbers, each, strict=False))
 
     def step_of(self, tick: int) -> int | None:
         """The logged step of a tick; for one without a backward pass of its own that of the last before it."""

@@ -91,7 +91,7 @@ class Crash(BaseDetector):
                     "exception": exception,
                     "file": first.file,
                     "line": first.line,
-                    "count": len(events),
+                    "count": sum(int(e.fields.get("count", 1)) for e in events),
                     "ranks": ranks,
                     "lines": [e.line for e in events[:16] if e.line is not None],
                     "causes": causes,

@@ -13,6 +13,8 @@ from postmortem.detectors.base import BaseDetector
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from postmortem.core.model import Finding
     from postmortem.core.series import Series
     from postmortem.core.view import View
@@ -78,10 +80,29 @@ class MemoryGrowth(BaseDetector):
             return None
         level = np.flatnonzero(smooth[: n - n // 4] <= held + max(2 * noise(x), 0.02 * (end - held)))
         at = min(int(level[-1]) + 1, n - 1) if len(level) else first
+        low, high = first + _nearest(x[first : first + max(3, n // 10)], held), n - 1
+        if _grew_from_the_start(x, first, held, end):
+            at = low = 0
+        if x[high] < (1 + self.options.growth) * x[low]:
+            high = n - max(3, n // 20) + _nearest(x[-max(3, n // 20) :], end)
         return self.found(
             series,
             at,
-            f"{series.tag} grows from {number(held)} to {number(end)} and is still growing at the end",
+            f"{series.tag} grows from {number(x[low])} at step {series.step[low]} to {number(x[high])} at step "
+            f"{series.step[high]} and is still growing at the end",
             end=n - 1,
-            evidence={"before": held, "end": end, "last_quarter": end - then},
+            evidence={"before": x[low], "end": x[high], "last_quarter": end - then},
         )
+
+
+def _nearest(x: NDArray[np.float64], level: float) -> int:
+    """The point whose value is nearest to `level`."""
+    return int(np.argmin(np.abs(x - level)))
+
+
+def _grew_from_the_start(x: NDArray[np.float64], first: int, held: float, end: float) -> bool:
+    """Whether memory grew in the first rows, up to `held` behind row `first`, about as fast as in the rest."""
+    if first < 3:
+        return False
+    early, pace = (held - x[0]) / first, (end - held) / (len(x) - first)
+    return bool(0.5 * pace < early < 3 * pace)

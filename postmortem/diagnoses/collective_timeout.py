@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from postmortem.core.collectives import TIMEOUTS, printed_by, waiting
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
+from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -38,8 +39,9 @@ class CollectiveTimeout:
         found = crash_of(view, findings, *TIMEOUTS)
         if found is None:
             return None
-        story = with_reasons(*found, list(_reasons(view)))
         missing = waiting(view)[1]
+        of_missing = () if missing else CATALOGUE[found[1].kind].fixes[:1]  # "check the ranks that are missing"
+        story = with_reasons(*found, list(_reasons(view)), instead_of=of_missing)
         hung = [f.id for f in findings if f.name == "hang" and f.rank is not None and f.rank in missing]
         return replace(story, findings=tuple(dict.fromkeys((*hung, *story.findings))))
 
@@ -58,6 +60,7 @@ def _reasons(view: View) -> Iterator[Reason]:
             "and likely did not join it",
             _look_at(missing),
         )
+    yield from _out_of_step(timeouts)
     queued = _queued(timeouts)
     if last := _least(queued):
         yield Reason(
@@ -69,6 +72,37 @@ def _reasons(view: View) -> Iterator[Reason]:
         furthest = max(steps.values())
         evidence = f"{_ranks(last)} logged up to step {steps[last[0]]}, the others up to step {furthest}"
         yield Reason(evidence, _look_at(last))
+
+
+def _out_of_step(timeouts: list[Event]) -> Iterator[Reason]:
+    """The few ranks that timed out in another collective than the others: before or after it, or of another size."""
+    at: dict[tuple[int, str, int | None], set[int]] = defaultdict(set)
+    for event in timeouts:
+        if "seq" not in event.fields or "op" not in event.fields or not printed_by(event):
+            return
+        at[event.fields["seq"], event.fields["op"], event.fields.get("numel_in")].update(printed_by(event))
+    most = max(at, key=lambda key: len(at[key]), default=None)
+    if most is None or sum(map(len, at.values())) >= 2 * len(at[most]):
+        return
+    for key, ranks in sorted(at.items()):
+        if key == most:
+            continue
+        behind = most[0] - key[0]
+        how = f"{abs(behind)} {'behind' if behind > 0 else 'ahead'}" if behind else "in another call"
+        yield Reason(
+            f"{_ranks(ranks)} timed out in {_collective(*key)}, {_ranks(at[most])} in {_collective(*most)}: "
+            f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} {how}, if both are of one process group",
+            (
+                f"look for a collective that {_ranks(ranks)} calls and the others do not, or that it skips: a branch "
+                "on the rank or on its data, another number of batches, an evaluation or a log line of its own",
+                *_look_at(ranks),
+            ),
+        )
+
+
+def _collective(seq: int, op: str, numel: int | None) -> str:
+    size = "" if numel is None else " of 1 element" if numel == 1 else f" of {numel} elements"
+    return f"{op} number {seq}{size}"
 
 
 def _queued(timeouts: list[Event]) -> dict[int, int]:

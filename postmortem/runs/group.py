@@ -207,7 +207,8 @@ class Grouping:
             file.home = joined.get(file.home, file.home)
 
     def join_inner_folders(self) -> None:
-        """A folder that holds one W&B run, one Lightning version or one folder of texts is the run itself."""
+        """A folder that holds one W&B run, one Lightning version or one folder of texts is the run itself. A folder
+        called ``log`` that holds the checkpoints of a Trainer is a run of its own."""
         for container in (*_FOLDERS_OF_RUNS, *_FOLDERS_OF_LOGS):
             members = self._by_home()
             inner: dict[Path, set[Path]] = defaultdict(set)
@@ -220,11 +221,12 @@ class Grouping:
                 owner = folder.parent
                 inside = [file for home in homes for file in members.get(home, ())]
                 beside = members.get(owner, [])
+                own = container in _FOLDERS_OF_LOGS and any(file.content == "snapshot" for file in inside)
                 if all(file.is_output for file in inside):
                     joins = not all(file.is_output for file in beside)
                 else:
                     joins = len(homes) == 1
-                if joins and owner.is_relative_to(self.root):
+                if joins and not own and owner.is_relative_to(self.root):
                     for file in inside:
                         file.home = owner
                     for home in homes:

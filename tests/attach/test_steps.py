@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import postmortem
-from postmortem.attach.steps import Pass, matched
+from postmortem.attach.steps import Mapping, Pass, Way, matched
 from postmortem.core.view import View
 
 
@@ -201,3 +201,12 @@ def test_an_uneven_log_of_other_losses_is_not_followed(tmp_path: Path) -> None:
     mapping, fidelity = matched(view, told, None)
     assert mapping is None
     assert not fidelity.ok
+
+
+def test_the_passes_of_another_run_have_their_own_losses() -> None:
+    """A further run of the program is numbered as the first one is; beyond known uneven steps it has no step."""
+    first, other = ([Pass(tick, loss) for tick in range(3)] for loss in (1.0, 2.0))
+    even = Mapping(Way(1, 0, ""), 5, tuple(first))
+    assert [(step, p.loss) for step, p in even.numbered([*other, Pass(3, 2.0)])] == [(5 + i, 2.0) for i in range(4)]
+    uneven = Mapping(Way(1, 0, ""), 5, tuple(first), uneven=(5, 5, 6))
+    assert [(step, p.loss) for step, p in uneven.numbered([*other, Pass(3, 2.0)])] == [(5, 2.0), (5, 2.0), (6, 2.0)]

@@ -158,3 +158,26 @@ def test_the_missing_rank_is_the_root_and_those_that_waited_its_consequences(tmp
     assert (root.name, root.rank, root.step) == ("hang", 3, 30)
     assert all(f.because_of == root.id for f in run.findings[1:] if f.name == "crash")
     assert run.diagnosis.name == "crash: nccl-timeout"
+
+
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        (("SeqNum=120, OpType=ALLREDUCE, NumelIn=1048576", "SeqNum=119, OpType=ALLREDUCE, NumelIn=1"), "is 1 behind"),
+        (("OpType=ALLREDUCE", "OpType=BROADCAST"), "is in another call"),
+    ],
+)
+def test_a_rank_that_waits_for_another_collective_is_named(tmp_path, change, how):
+    """All ranks time out, one of them elsewhere: it is out of step. No rank is missing, and each line is counted."""
+    late = WAITED.format(2).replace(*change)
+    (tmp_path / "train.out").write_text(
+        rows(dict.fromkeys(range(4), 30)) + "".join(WAITED.format(r) for r in (3, 1, 0)) + late
+    )
+    found = postmortem.scan(tmp_path).runs[0].diagnosis
+    assert found.name == "crash: nccl-timeout"
+    assert found.summary.startswith("Rank 2 timed out in ")
+    assert how in found.summary
+    lines = 4 if "NumelIn" in change[0] else 3  # another operation is another message
+    assert any(words.startswith(f"reported {lines} times, by ranks 0, 1") for words in found.evidence_for)
+    assert "rank 2" in found.next[0]
+    assert not any("missing from the list" in action for action in found.next)

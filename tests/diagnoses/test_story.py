@@ -163,3 +163,10 @@ def test_a_story_that_can_be_replayed(story, course, saved):
             "trains again under watch, and can name the operation and the samples (python train.py … stands for your "
             "training command)"
         )
+
+
+def test_a_quoted_message_brings_its_own_full_stop(story, course):
+    """`OOM Killed.` at the end of a sentence has one full stop, dots that stand for something left out stay three."""
+    view = View(story(course()).run)
+    told = Story(view, ROOT).diagnosis("numerics", "Memory ran out: OOM Killed.. The rest … is cut...")
+    assert told.summary == "Memory ran out: OOM Killed. The rest … is cut..."

@@ -549,3 +549,14 @@ def test_a_table_above_the_folder_of_its_event_files(tmp_path):
     assert len(layout(tmp_path / "a", "metrics.csv", "train.log", f"tb/{events(1700000100)}")) == 1
     assert len(layout(tmp_path / "b", "csv/metrics.csv", f"tb/{events(1700000100)}")) == 1
     assert len(layout(tmp_path / "c", "metrics.csv", f"other/{events(1700000100)}")) == 2
+
+
+def test_the_output_folder_of_a_trainer_may_be_called_log(tmp_path):
+    """``job/log`` with checkpoints and event files is one run, whatever lies beside it, as where it is given itself."""
+    files = [
+        f"job/{name}/{file}"
+        for name in ("log", "ok")
+        for file in ("checkpoint-20/trainer_state.json", f"runs/a/{events(1700000100)}")
+    ]
+    got = layout(tmp_path, *files)
+    assert {name: len(found) for name, found in got.items()} == {"job/log": 2, "job/ok": 2}

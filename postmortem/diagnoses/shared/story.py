@@ -119,6 +119,9 @@ def _words(view: View, root: Finding) -> Iterator[str]:
             yield f"the program names {listed}: {event.message.strip()!r} (line {event.line})"
 
 
+_TWO_STOPS = re.compile(r"(?<!\.)\.\.(?=\s|$)")
+
+
 def sentence(text: str) -> str:
     """The text with its first letter capitalised."""
     return text[:1].upper() + text[1:]
@@ -217,7 +220,7 @@ class Story:
         return Diagnosis(
             name=name,
             strength=strength,
-            summary=summary,
+            summary=_TWO_STOPS.sub(".", summary),  # a quoted message may end with one of its own
             findings=tuple(dict.fromkeys([self._root.id, *(f.id for f in self._others)])),
             evidence_for=(*self._for, *_words(self._view, self._root)),
             evidence_against=tuple(self._against),

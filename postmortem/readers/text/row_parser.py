@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from postmortem.readers.text.steps.row_store import RowStore
 
 _GLUED = re.compile(  # a pattern that begins with characters is searched for faster than one with a look behind
-    r"[\d.\])](?=(?:step|iter|iteration|epoch|Step|Iter|Iteration|Epoch)\b[ :=#\[(]{0,3}\d|\{'[a-z])"
+    r"[\d.\])](?=(?:step|iter|iteration|epoch|Step|Iter|Iteration|Epoch|rank|Rank)\b[ :=#\[(]{0,3}\d|\{'[a-z])"
     r"|\d(?=\[(?:rank|default)\d)"
 )
 _BAR = re.compile(r"\d/[\d?]{1,15} \[[^\]\[]{5,60}(?:it/s|s/it)[^\]\[]{0,300}\](?=\s{0,40}[A-Za-z\d]\S*[ :=][^\n]*\d)")

@@ -9,7 +9,7 @@ import torch
 from postmortem.replay.culprit.group_testing import find_samples
 from postmortem.replay.fixes.sanitize_input import LARGEST_INPUT, sanitized
 from postmortem.replay.rerun.candidates import candidates
-from postmortem.replay.step.batches import tensor_map
+from postmortem.replay.step.batches import tensor_map, tensors_in
 from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from postmortem.replay.rerun.session import Traced
     from postmortem.replay.trace.records import Hit
 
+_ROWS = 5
 _READINGS = 3  # ways to read one shape: dimensions of the batch's size, consecutive rows of samples, samples in turn
 
 
@@ -55,12 +56,24 @@ class SampleHints:
         first_only = traced.raised is not None or (stage == "loss" and len(s.parts) > 1)
         guesses = self.at(chosen, traced)
         found, trail = find_samples(s.size, guesses, fails, budget, odd=s.odd(batch), read=read, first_only=first_only)
-        if found and self._is_micro_batch(found):
+        if found is None:
+            return None, trail + self._rows_shown(chosen[0].hits[0])
+        if self._is_micro_batch(found):
             rest = [i for i in range(s.size) if i not in found]
             others = {rest[0], rest[len(rest) // 2], rest[-1]}  # it is unknown which of them are healthy
             if not all(fails(lambda s, other=other: s.replace(found[:1], other)) for other in others):  # type: ignore[misc]
                 return None, f"micro-batch {found[0] // s.rows} as a whole makes the step fail, no particular sample"
         return found, trail
+
+    def _rows_shown(self, hit: Hit) -> str:
+        """Non-finite rows of the culprit where other tensors of the batch have as many rows: those of a graph's nodes
+        cannot be left out, but there may be one row for each graph."""
+        rows, n = hit.rows.get(0, []), hit.shape[0] if hit.shape else 0
+        sizes = {t.shape[0] for t in tensors_in(self.reruns.batch) if t.dim()} - {self.samples.rows}
+        if n not in sizes or not 0 < 2 * len(rows) <= n or len(rows) > _ROWS:
+            return ""
+        which = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
+        return f"; the culprit makes {which} of {n} non-finite, and other tensors of the batch have {n} rows as well"
 
     def _is_micro_batch(self, found: list[int]) -> bool:
         rows = self.samples.rows

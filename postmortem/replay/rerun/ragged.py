@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,32 +12,42 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from postmortem.replay.step.batches import parts_of, with_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True)
 class Ragged:
     """Where the samples of a batch lie. lengths: of each sample, in the order of the other tensors of the batch.
     offsets, ends, counts: the parts that hold where the samples begin (`ends`: and where the last one ends), and how
-    long they are; of packed sequences there is none of these."""
+    long they are; of packed sequences there is none of these. values: the part that holds the rows, where there are
+    others of that kind, as `others` describe them: the words of queries and those of documents."""
 
     lengths: tuple[int, ...]
     offsets: tuple[Any, ...] = ()
     ends: tuple[Any, ...] = ()
     counts: tuple[Any, ...] = ()
+    values: Any = None
+    others: tuple[Ragged, ...] = ()
 
     @property
     def total(self) -> int:
         """Rows of the values of all samples together."""
         return sum(self.lengths)
 
-    def sample_of(self, rows: Iterable[int]) -> list[int]:
-        """The samples that rows of the values belong to."""
-        owner = [i for i, length in enumerate(self.lengths) for _ in range(length)]
-        return sorted({owner[row] for row in rows})
+    def samples_of(self, rows: Iterable[int], total: int) -> Iterator[list[int]]:
+        """The samples that rows of values with `total` rows belong to, of each part of the batch that has so many."""
+        for part in (self, *self.others):
+            if part.total == total:
+                owner = [i for i, length in enumerate(part.lengths) for _ in range(length)]
+                yield sorted({owner[row] for row in rows})
 
     def pick(self, batch: Any, source: Sequence[int]) -> Any:
         """The batch whose sample i is sample `source[i]` of `batch`."""
+        for other in self.others:
+            parts = _parts(batch)
+            mine = {key: parts[key] for key in (other.values, *other.offsets)}
+            batch = _joined(batch, {**parts, **_parts(other.pick(mine, source))})
+        elsewhere = {key for other in self.others for key in (other.values, *other.offsets)}
         ends = _ends(self.lengths)
         begins = [end - length for end, length in zip(ends, self.lengths, strict=True)]
         lengths = [self.lengths[i] for i in source]
@@ -47,13 +57,14 @@ class Ragged:
         def picked(key: Any, value: Any) -> Any:
             if isinstance(value, PackedSequence):
                 return _picked(value, source)
-            if not isinstance(value, torch.Tensor) or not value.dim():
+            if not isinstance(value, torch.Tensor) or not value.dim() or key in elsewhere:
                 return value
             if key in self.offsets:
                 return value.new_tensor([end - length for end, length in zip(new_ends, lengths, strict=True)])
             if key in self.ends:
                 return value.new_tensor([0, *new_ends])
-            if value.shape[0] == self.total and key not in self.counts and self.total != len(self.lengths):
+            holds = key == self.values or (self.values is None and value.shape[0] == self.total)
+            if holds and key not in self.counts and self.total != len(self.lengths):
                 return value.index_select(0, torch.tensor(rows, dtype=torch.long, device=value.device))
             if value.shape[0] == len(self.lengths):
                 return value.index_select(0, torch.tensor(source, dtype=torch.long, device=value.device))
@@ -71,12 +82,29 @@ def ragged(batch: Any) -> Ragged | None:
     tensors = {key: value for key, value in parts.items() if isinstance(value, torch.Tensor) and value.dim()}
     sizes = {value.shape[0] for value in tensors.values()}
     whole = {key: value.tolist() for key, value in tensors.items() if _counts(value)}
+    pairs = _pairs(tensors, whole)
+    if len(pairs) > 1:
+        return replace(pairs[0], others=tuple(pairs[1:]))
     for key, values in whole.items():
         for total in sorted(sizes, reverse=True):
             lengths = _lengths(key, values, total, sizes)
             if lengths is not None:
                 return _named(lengths, whole)
     return None
+
+
+def _pairs(tensors: Mapping[Any, torch.Tensor], whole: Mapping[Any, list[int]]) -> list[Ragged]:
+    """Values, each followed by the offsets of its samples, of which some may be empty; all of the same samples."""
+    found = []
+    for values, offsets in itertools.pairwise(tensors):
+        begins, total = whole.get(offsets), tensors[values].shape[0]
+        if begins is None or begins[0] != 0 or begins[-1] > total or len(begins) == total:
+            continue
+        lengths = [b - a for a, b in itertools.pairwise([*begins, total])]
+        if min(lengths) >= 0 and max(lengths) > 1:
+            found.append(Ragged(tuple(lengths), offsets=(offsets,), values=values))
+    alike = all(len(pair.lengths) == len(found[0].lengths) for pair in found)
+    return found if alike else []
 
 
 def _lengths(key: Any, values: list[int], total: int, sizes: set[int]) -> list[int] | None:

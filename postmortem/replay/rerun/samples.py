@@ -242,8 +242,8 @@ class Samples:
         shape: of the tensor. rows: per dimension, the indices with non-finite values. micro: the micro-batch.
         """
         n, offset = self.rows, micro * self.rows
-        if self._ragged is not None and shape and shape[0] == self._ragged.total and 0 in rows:
-            yield self._ragged.sample_of(rows[0])
+        if self._ragged is not None and shape and 0 in rows:
+            yield from self._ragged.samples_of(rows[0], shape[0])
         for d, size in enumerate(shape):
             if size == n and d in rows:
                 yield [offset + i for i in rows[d]]

@@ -78,6 +78,11 @@ def test_glued_prints(tmp_path: Path) -> None:
     """Two ranks printed onto one line: both numbers count, each with its step."""
     reading = read(tmp_path, "step 1: loss 0.3299step 2: loss 0.2870\n\nstep 3: loss 0.1\n")
     assert points_of(reading) == [(1, 0.3299), (2, 0.287), (3, 0.1)]
+    reading = read(tmp_path, "rank 0 iter 1: loss 0.6290rank 1 iter 1: loss 0.6491\n\nrank 1 iter 2: loss 0.5rank 0\n")
+    points = reading.points
+    found = zip(points.rank.tolist(), points.step.tolist(), points.value.tolist(), strict=True)
+    assert list(found) == [(0, 1, 0.629), (1, 1, 0.6491), (1, 2, 0.5)]
+    assert points_of(read(tmp_path, "step 1 loss 0.3\nstep 2 loss 0.6290oops\n")) == [(1, 0.3)]  # and not 0
 
 
 @pytest.mark.parametrize(

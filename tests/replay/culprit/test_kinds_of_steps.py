@@ -589,3 +589,18 @@ def test_a_cast_in_the_code_is_left_out() -> None:
     assert (culprit.op, culprit.cause) == ("mm", "dtype-overflow")
     assert "fp32" in _cured(culprit)
     assert "without the casts" in next(f.how for f in culprit.fixes if f.name == "fp32")
+
+
+def test_a_row_of_a_graph_is_told() -> None:
+    """The nodes of 6 graphs lie in one tensor, the third graph is empty: its row of the readout is told."""
+    at = torch.tensor([0, 0, 1, 1, 1, 3, 3, 3, 4, 4, 5])
+
+    def step(m: Any, b: Any) -> Any:
+        h = torch.zeros(6, 4).index_add(0, at[: len(b["nodes"])], m(b["nodes"]))
+        n = torch.zeros(6).index_add(0, at[: len(b["nodes"])], torch.ones(len(b["nodes"])))
+        return ((h / n.unsqueeze(1)).sum(1) - b["y"]).pow(2).mean()
+
+    culprit = _ask(step, {"nodes": torch.rand(11, 4), "y": torch.rand(6)})
+    assert culprit.op == "div"
+    assert culprit.samples is None
+    assert any("makes row 2 of 6 non-finite" in line for line in culprit.how)

@@ -44,6 +44,29 @@ def test_samples_are_taken(form: str, kind: type) -> None:
     assert next(iter(samples.guesses((9, 4), {0: [4, 8], 1: [0]}))) == [1, 2]
 
 
+def test_words_of_queries_and_of_documents() -> None:
+    """Two parts with offsets of their own; a sample may be empty in one of them."""
+    batch = {
+        "query": torch.tensor([1, 2, 3, 4]),
+        "query_at": torch.tensor([0, 2, 2]),
+        "document": torch.tensor([5, 6, 7, 8, 9]),
+        "document_at": torch.tensor([0, 1, 4]),
+        "clicked": torch.tensor([0, 1, 1]),
+    }
+    samples = Samples(TrainStep(None, None, None), batch)
+    assert samples.size == 3
+    taken = samples.take(batch, [2, 1, 0, 0])
+    assert {key: value.tolist() for key, value in taken.items()} == {
+        "query": [3, 4, 1, 2, 1, 2],
+        "query_at": [0, 2, 2, 4],
+        "document": [9, 6, 7, 8, 5, 5],
+        "document_at": [0, 1, 4, 5],
+        "clicked": [1, 1, 0, 0],
+    }
+    assert next(iter(samples.guesses((5, 4), {0: [1, 2]}))) == [1]
+    assert next(iter(samples.guesses((3, 4), {0: [1]}))) == [1]
+
+
 def test_packed_sequences() -> None:
     """Samples of one are its sequences, in the order of the labels."""
     padded = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 0.0], [4.0, 5.0, 6.0]]).unsqueeze(-1)
