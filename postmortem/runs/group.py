@@ -371,8 +371,7 @@ class Grouping:
         return homes
 
     def _run(self, home: Path, key: str, members: list[ClaimedFile]) -> RunFiles:
-        named = home_of(home)  # `exp7/tb` is the run exp7
-        relative = named.relative_to(self.root).as_posix() if self.root in named.parents else ""
+        relative = named.relative_to(self.root).as_posix() if self.root in (named := home_of(home)).parents else ""
         own = name_of_history(home, self.root, alone=len(members) == len(self.files))
         name = own or "/".join(p for p in (relative, key) if p) or home_of(home.resolve()).name
         in_order = sorted(
