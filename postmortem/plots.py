@@ -66,7 +66,8 @@ def plot_run(
     report = run if isinstance(run, RunReport) else None
     panels = _chosen(View(_numbers(run)), tags)
     drawn = [(name, [(one.label, _near(one, around)) for one in series]) for name, series in panels]
-    top = _panels(drawn, ax, report.findings if report else ())
+    unit = "epoch" if _numbers(run).step_axis == "epoch" else "step"
+    top = _panels(drawn, ax, report.findings if report else (), unit=unit)
     top.set_title(_plain(run.name + (f": {report.verdict}" if report else "")), fontsize="medium", loc="left")
     return top
 
@@ -92,7 +93,8 @@ def plot_report(
         if not panels[tag]:
             raise KeyError(f"unknown tag {tag!r} in all runs of the report")
     colors = {run.name: f"C{i}" for i, run in enumerate(runs)}
-    top = _panels([(_plain(name), lines) for name, lines in panels.items() if lines], ax, (), colors)
+    unit = "epoch" if all(_numbers(run).step_axis == "epoch" for run in runs[:_MOST_LINES]) else "step"
+    top = _panels([(_plain(name), lines) for name, lines in panels.items() if lines], ax, (), colors, unit)
     others = len(report.runs) - len(runs[:_MOST_LINES])
     shown = f"{len(report.runs)} runs" + (f", {others} not drawn" if others else "")
     top.set_title(shown, fontsize="medium", loc="left")
@@ -122,8 +124,12 @@ def _panels(
     ax: Axes | None,
     findings: Sequence[Finding],
     colors: Mapping[str, str] | None = None,
+    unit: str = "step",
 ) -> Axes:
-    """Draws each panel, (name, [(label, series)]), under the one before; returns the first. `colors` are by label."""
+    """Draws each panel, (name, [(label, series)]), under the one before; returns the first.
+
+    `colors` are by label; `unit` is what the steps count.
+    """
     top = _axes(ax)
     stack = _stack(top, len(panels))
     for i, ((name, lines), panel) in enumerate(zip(panels, stack, strict=True)):
@@ -138,7 +144,7 @@ def _panels(
             panel.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
             _no_rounding(panel)
         panel.tick_params(labelbottom=last, labelsize="small")
-        panel.set_xlabel("step" if last else "")
+        panel.set_xlabel(unit if last else "")
     if not panels:
         top.text(0.5, 0.5, "no numbers", ha="center", va="center", transform=top.transAxes)
     return top

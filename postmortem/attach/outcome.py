@@ -150,7 +150,7 @@ class Outcome:
         trail = [_counted(process, mapping)]
         if process.fault is not None:
             result = self._named(process, mapping, none, trail, None, log)
-            again = process.culprit is None and process.unexamined != NO_OPTIMIZER
+            again = result.culprit.cause == "none" and process.unexamined != NO_OPTIMIZER
             return replace(result, next=self._by_hand(log)) if again else result
         if process.raised is not None:
             culprit = Culprit(cause="none", phase="none", how=(*trail, "no non-finite value was seen"))

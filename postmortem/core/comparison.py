@@ -23,6 +23,8 @@ class Parting:
     values: tuple[float, float] | None
     """The two values at `exact_step`."""
     beyond_noise_step: int | None
+    unit: str = "step"
+    """What its steps count: "step" or "epoch"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -54,7 +56,7 @@ class Comparison(Displayed):
         if self.first is None or self.first.values is None:
             return f"is identical to {self.a} at every common step"
         x, y = self.first.values
-        text = f"first differs from {self.a} at step {self.first.exact_step}"
+        text = f"first differs from {self.a} at {self.first.unit} {self.first.exact_step}"
         text += f" ({self.first.tag} {y:.6g} instead of {x:.6g})"
         changed = [f"{key} {b!r} instead of {a!r}" for key, (a, b) in self.settings.items()]
         return text + (

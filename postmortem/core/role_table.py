@@ -90,6 +90,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("layer_grad_norm", "the norm of a part of the gradient, named after it", rf"(^|[ /]){_NORM}[ /].+", _NORM),
         ("perplexity", "exp(loss)", rf"perplexity|\bppl\b|{languages.PERPLEXITY}"),
         ("accuracy", "a score in a folder of losses", rf"{LOSS}/(\w+ )*(acc|accuracy)$", LOSS),
+        (None, "how long something took, by its unit", r"(loss|cost\w*) \((ms|us|µs|ns|s|secs?|min|h|hrs?)\)$"),
         ("loss", "says so", LOSS),
         ("lr", "the learning rate, also of one group of parameters",
          r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?( ?\(.*)?$|^lr[ /]|^l r$"
@@ -120,6 +121,9 @@ _TABLE: tuple[_Rule, ...] = tuple(
         (None, "a log-likelihood or a bound is to rise: no loss",
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
         (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
+        ("val_accuracy", "the average precision of a detector, which is measured in an evaluation only",
+         r"^(?!.*\btrain).*((^|/)(bbox|segm|keypoints?)[ /]m?ap(?![a-z])"
+         r"|(^|/)metrics/(m?ap|precision|recall)(?![a-z]))"),
         ("accuracy", "a score that is to rise",
          r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*"
          r"|(?<!kernel )(?<!feature )(?<!attention )[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"

@@ -18,7 +18,7 @@ from postmortem.core.role_table import LOSS, compiled, role_by_table
 from postmortem.core.stats import median, quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from numpy.typing import NDArray
 
@@ -40,7 +40,10 @@ ROLES = (
     "epoch",
 )
 
-HELD_OUT = r"(?:val|vali|valid|validation|eval|evaluation|dev|test|held(?: ?out)?|hold ?out)"
+HELD_OUT = (
+    r"(?:val|vali|valid|validation|valdation|validaton|vaildation|vaild|eval|evaluation|dev|test"
+    r"|held(?: ?out)?|hold ?out)"
+)
 _SPLIT = re.compile(
     rf"(?:^|[ /])['\[(]*{HELD_OUT}(?:$|[ /\d\])'])|^{HELD_OUT}(?=loss|acc)"
     rf"|^(?:va|vl|vld|dv|ho|tst|cv)[ /](?=\w)|{languages.HELD_OUT_NAMES}"
@@ -49,8 +52,8 @@ _SPLIT = re.compile(
 _OF_HELD_OUT = re.compile(rf"^{HELD_OUT}[ /]+|[ /]+{HELD_OUT}$")
 
 
-_LONG_NUMBER = re.compile(r"\d{3,}")
-"""No pattern asks which digits these are: names that differ in nothing else are matched once."""
+_LONG_NUMBER = re.compile(r"(?<=\d)\d{2,}")
+"""No pattern asks which digits these are, after the first: names that differ in nothing else are matched once."""
 _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
 
@@ -148,8 +151,8 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
             elif last in ("norm", "train norm") and folder in ("", "train/", "training/", "optim/") and has_loss:
                 if "lr" in roles.values() and _SPLIT.search(name) is None:
                     roles[tag] = "grad_norm"  # "loss 2.3 | norm 1.2 | lr 3e-4", as llm.c prints it
-            elif name in _BARE and not has_loss and _are_losses(names, values):
-                roles[tag] = _BARE[name]  # "step 100 train 2.31 val 2.40"
+            elif name in _BARE and _is_bare_loss(name, names, roles if has_loss else {}, values):
+                roles[tag] = _BARE[name]
         elif roles[tag] in ("loss", "accuracy") and (found := _V.fullmatch(name)):
             if _has_held_out_v(found, known):
                 roles[tag] = f"val_{roles[tag]}"  # v_loss beside loss; of reinforcement learning, the value's loss
@@ -234,6 +237,35 @@ def _are_losses(names: dict[str, str], values: Callable[[str], NDArray[np.float6
     return {_BARE[names[tag]] for tag in bare} == {"loss", "val_loss"} and all(
         falls(values(tag)) for tag in bare if _BARE[names[tag]] == "loss"
     )
+
+
+def _is_bare_loss(
+    name: str, names: dict[str, str], roles: dict[str, str | None], values: Callable[[str], NDArray[np.float64]]
+) -> bool:
+    """Whether a bare word for a split names a loss: ``train 2.31 val 2.40``, ``pos 1.5 | val 8.6 val_pos 0.2``.
+
+    `roles` are those of the tags, {} if none is a loss by its name.
+    """
+    if not roles:
+        return _are_losses(names, values)
+    return _beside_loss(names, roles, values) or (_BARE[name] == "val_loss" and _is_sum_of_parts(name, names.values()))
+
+
+def _beside_loss(
+    names: dict[str, str], roles: dict[str, str | None], values: Callable[[str], NDArray[np.float64]]
+) -> bool:
+    """Whether bare `train` and `val` are losses of evaluations, beside a loss of the training of the same size."""
+    bare = {_BARE[name]: tag for tag, name in names.items() if name in _BARE}
+    loss = next((tag for tag in names if roles[tag] == "loss" and is_total(tag)), None)
+    if bare.keys() != {"loss", "val_loss"} or loss is None:
+        return False
+    usual = [median(v[np.isfinite(v)]) for v in map(values, (loss, *bare.values())) if np.isfinite(v).any()]
+    return len(usual) == 3 and all(usual[0] / 2 <= v <= 2 * usual[0] for v in usual)
+
+
+def _is_sum_of_parts(name: str, known: Collection[str]) -> bool:
+    """Whether parts are logged under this name of a split, and without it as well: ``val pos`` beside ``pos``."""
+    return any(other.startswith(f"{name} ") and other[len(name) + 1 :] in known for other in known)
 
 
 _WHOLE = re.compile(r"(loss|losses|lossfn|total|objective|sum)$")

@@ -145,18 +145,20 @@ class Crash(BaseDetector):
     def _signal(self, view: View) -> Iterator[Finding]:
         """A signal from outside that ended the run, where no process had failed."""
         cancelled = view.run.ended == "interrupted"
-        kind = "slurm-cancelled" if cancelled else "sigterm"
-        event = next((e for e in reversed(view.events) if e.kind == kind), None)
+        kinds = ("slurm-cancelled", "sigterm") if cancelled else ("sigterm",)
+        event = next((e for kind in kinds for e in reversed(view.events) if e.kind == kind), None)
         if view.run.ended not in ("killed", "interrupted") or event is None:
             return
         length = training_length(view)
         where = f"at step {view.last_step}" if length is None else str(length)
+        what = "a signal from outside ended the run"
+        if cancelled:
+            what = "the job was cancelled" if event.kind == "slurm-cancelled" else "the run was interrupted"
         yield Finding(
             code=self.code,
             name=self.name,
             severity="info",
-            message=f"{'the job was cancelled' if cancelled else 'a signal from outside ended the run'} {where}: "
-            + _SIGNAL.sub("", (event.message.splitlines() or [""])[0]),
+            message=f"{what} {where}: " + _SIGNAL.sub("", (event.message.splitlines() or [""])[0]),
             rank=event.rank,
             step=event.step if event.step is not None else view.last_step,
             evidence={"kind": event.kind, "file": event.file, "line": event.line},

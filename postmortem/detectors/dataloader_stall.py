@@ -37,11 +37,11 @@ class DataloaderStall(BaseDetector):
 
     How: the time is more than `factor` times the median before it and 5 ms longer, and longer than half a usual step.
     All slow steps together have to take half a second longer. A step time is not judged where the logged times of the
-    forward pass, the backward pass and the update (`postmortem run`) make up most of it. Stalls at regular intervals
-    (checkpoints, evaluations, epochs) are ignored, and so are waits of which four in five are for the first batch of an
-    epoch or after a restart, and step times that include a logged evaluation or a
-    checkpoint. The longest must be at least twice as long as nine in ten steps before it, so that widely varying times
-    are not stalls.
+    forward pass, the backward pass and the update (`postmortem run`) make up most of it, nor is a wait for data in a
+    step that took no longer than usual. Stalls at regular intervals (checkpoints, evaluations, epochs) are ignored, and
+    so are waits of which four in five are for the first batch of an epoch or after a restart, and step times that
+    include a logged evaluation or a checkpoint. The longest must be at least twice as long as nine in ten steps before
+    it, so that widely varying times are not stalls.
 
     Typical causes: slow or shared storage, too few workers, a shuffle buffer that is refilled, a sample that takes
     seconds to decode, workers that restart every epoch (persistent_workers=False), swapping of host memory.
@@ -79,6 +79,7 @@ class DataloaderStall(BaseDetector):
         usual = median(steps[0].cost) if steps and steps[0].how == "step time" else None
         for series in data:
             slow = self._slow(series.value) & (series.value > (0.5 * usual if usual else 0))
+            slow &= ~_hidden(series, steps)
             if slow[~opens(view, series)].sum() < 0.2 * slow.sum():
                 continue  # the first batch of an epoch or after a resume
             if not _negligible(Timing(series, series.value, "step time"), slow) and (
@@ -165,6 +166,22 @@ def _negligible(timing: Timing, slow: NDArray[np.bool_]) -> bool:
     steps = np.diff(timing.series.step)
     between = median(steps[steps > 0]) if (steps > 0).any() else 1.0
     return cost is not None and float((cost[slow] - median(cost[:at])).sum()) * between < _LITTLE
+
+
+def _hidden(series: Series, steps: list[Timing]) -> NDArray[np.bool_]:
+    """True at rows whose step took no longer than usual though its loading did: the wait cost nothing.
+
+    Only where the time of a step includes that of loading; all false where no step time is logged.
+    """
+    timing = next((t for t in steps if t.how == "step time" and t.series.rank == series.rank), None)
+    found = np.zeros(len(series.value), bool)
+    if timing is None:
+        return found
+    _, at, of = np.intersect1d(series.step, timing.series.step, return_indices=True)
+    load, cost = series.value[at], timing.cost[of]
+    if len(at) and (load <= cost).all():
+        found[at] = cost - median(cost) < 0.5 * (load - median(load))
+    return found
 
 
 def _computing(view: View, timing: Timing) -> NDArray[np.bool_]:

@@ -81,7 +81,7 @@ class MemoryGrowth(BaseDetector):
         level = np.flatnonzero(smooth[: n - n // 4] <= held + max(2 * noise(x), 0.02 * (end - held)))
         at = min(int(level[-1]) + 1, n - 1) if len(level) else first
         low, high = first + _nearest(x[first : first + max(3, n // 10)], held), n - 1
-        if _grew_from_the_start(x, first, held, end):
+        if at <= 2 * first and _grew_from_the_start(x, first, held, end):
             at = low = 0
         if x[high] < (1 + self.options.growth) * x[low]:
             high = n - max(3, n // 20) + _nearest(x[-max(3, n // 20) :], end)

@@ -137,7 +137,7 @@ class Follow:
             return
         run.silent = not run.live
         if run.live:
-            yield of_run(report, "goes-on", f"its log grows again, to step {report.last_step}")
+            yield of_run(report, "goes-on", f"its log grows again, to {report.unit} {report.last_step}")
             return
         silence = now - run.grown
         known = f"; the longest pause seen before was {run.pause:.0f} s" if run.pause else ""

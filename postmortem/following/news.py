@@ -86,7 +86,7 @@ def told_of(report: RunReport) -> Told:
 def first_news(report: RunReport, *, live: bool) -> News:
     """A run that is seen for the first time: where it stands."""
     ended = "running" if live and report.ended in OPEN else report.ended
-    message = f"{_words(report.verdict)}, {ENDED[ended]}{_at(report.last_step)} · {headline(report)}"
+    message = f"{_words(report.verdict)}, {ENDED[ended]}{_at(report)} · {headline(report)}"
     findings = [_plain(f) for f in report.findings]
     severity = _VERDICTS[report.verdict]
     return of_run(report, "found", message, severity, verdict=report.verdict, ended=ended, findings=findings)
@@ -95,8 +95,9 @@ def first_news(report: RunReport, *, live: bool) -> News:
 def news(before: Told, report: RunReport, *, live: bool) -> Iterator[News]:
     """What a report says beyond what was told. live: its files still grow."""
     if before.last_step is not None and (report.last_step is None or report.last_step < before.last_step):
-        now = "it has none" if report.last_step is None else f"to step {report.last_step}"
-        yield of_run(report, "rewritten", f"its log was written anew: it went to step {before.last_step}, now {now}")
+        now = "it has none" if report.last_step is None else f"to {report.unit} {report.last_step}"
+        was = f"{report.unit} {before.last_step}"
+        yield of_run(report, "rewritten", f"its log was written anew: it went to {was}, now {now}")
         before = Told(before.verdict, before.ended, None, {})
     yield from _findings(before, report, live=live)
     if report.verdict != before.verdict:
@@ -106,7 +107,7 @@ def news(before: Told, report: RunReport, *, live: bool) -> Iterator[News]:
         yield of_run(report, "verdict", message, severity, verdict=report.verdict, was=before.verdict)
     if report.ended != before.ended and report.ended not in OPEN:
         severity = _ENDINGS.get(report.ended, "error")
-        yield of_run(report, "ended", ENDED[report.ended] + _at(report.last_step), severity, ended=report.ended)
+        yield of_run(report, "ended", ENDED[report.ended] + _at(report), severity, ended=report.ended)
 
 
 def _findings(before: Told, report: RunReport, *, live: bool) -> Iterator[News]:
@@ -163,5 +164,5 @@ def _words(verdict: Verdict) -> str:
     return verdict.replace("-", " ")
 
 
-def _at(step: int | None) -> str:
-    return f" at step {step}" if step is not None else ""
+def _at(report: RunReport) -> str:
+    return f" at {report.unit} {report.last_step}" if report.last_step is not None else ""

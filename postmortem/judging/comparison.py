@@ -32,6 +32,7 @@ def compare(a: Run, b: Run) -> Comparison:
     """Compares two runs that were read; `a` is the baseline whose noise counts."""
     left, right = View(a), View(b)
     name_a, name_b = (f"{run.name} ({run.path})" if a.name == b.name else run.name for run in (a, b))
+    unit = "epoch" if a.step_axis == b.step_axis == "epoch" else "step"
     partings = []
     matched: set[int] = set()
     only_a = []
@@ -41,7 +42,7 @@ def compare(a: Run, b: Run) -> Comparison:
             only_a.append(series.tag)
         else:
             matched.add(id(other))
-            partings.append(_part(series, other))
+            partings.append(_part(series, other, unit))
     facts_a, facts_b = _settings(a), _settings(b)
     settings = {
         key: (facts_a.get(key), facts_b.get(key))
@@ -74,7 +75,7 @@ def _counterpart(series: Series, left: View, right: View) -> Series | None:
     return right.main(series.role)
 
 
-def _part(a: Series, b: Series) -> Parting:
+def _part(a: Series, b: Series, unit: str) -> Parting:
     common, i, j = np.intersect1d(a.step, b.step, return_indices=True)
     x, y = a.value[i], b.value[j]
     differs = ~((x == y) | (np.isnan(x) & np.isnan(y)))
@@ -88,6 +89,7 @@ def _part(a: Series, b: Series) -> Parting:
         exact_step=None if first is None else int(common[first]),
         values=None if first is None else (float(x[first]), float(y[first])),
         beyond_noise_step=None if beyond is None else int(common[beyond]),
+        unit=unit,
     )
 
 

@@ -26,18 +26,18 @@ def comparison_text(found: Comparison) -> str:
         metrics = "the only common metric" if n == 1 else f"all {n} common metrics"
         lines.append(f"identical in {metrics} at every common step")
     else:
-        lines.append(f"the runs first differ at step {first.exact_step}: {_values(first)}")
+        lines.append(f"the runs first differ at {first.unit} {first.exact_step}: {_values(first)}")
         beyond = [p for p in found.partings if p.beyond_noise_step is not None and p.role is not None]
         if beyond:
             earliest = min(beyond, key=lambda p: p.beyond_noise_step or 0)
-            lines.append(f"by more than the noise from step {earliest.beyond_noise_step} on: {earliest.tag}")
+            lines.append(f"by more than the noise from {earliest.unit} {earliest.beyond_noise_step} on: {earliest.tag}")
     parted = [p for p in found.partings if p.exact_step is not None]
     if parted:
         lines += ["", "metrics, in the order in which they first differ:"]
         for p in parted[:_SHOWN]:
             start = p.beyond_noise_step
-            noise = "within noise" if start is None else f"by more than the noise from step {start} on"
-            lines.append(f"  step {p.exact_step}: {_values(p)}; {noise}")
+            noise = "within noise" if start is None else f"by more than the noise from {p.unit} {start} on"
+            lines.append(f"  {p.unit} {p.exact_step}: {_values(p)}; {noise}")
         if len(parted) > _SHOWN:
             lines.append(f"  … and {len(parted) - _SHOWN} more")
     if found.settings:

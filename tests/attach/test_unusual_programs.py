@@ -397,3 +397,27 @@ def test_sharded_ranks_are_not_restarted(folder: Path, postmortem) -> None:
     assert (code, answer["rank"], culprit["op"], culprit["line"], culprit["samples"]) == (1, 0, "div", line, [2])
     assert (folder / "starts").read_text() == "00"
     assert not (folder / "saved0").exists()
+
+
+def test_a_program_that_finds_itself_changed(folder: Path, postmortem) -> None:
+    """A copy cannot repeat the steps of a program that asks another process about its files: a rerun is advised."""
+    program = """
+    import subprocess
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(30):
+        x, share = data(step, step == 27)
+        loss = ((model(x) - 1) / share).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with open("log.csv", "a") as log:
+            log.write(f"{step},{loss.item()}\\n")
+        if int(subprocess.run(["wc", "-l", "log.csv"], capture_output=True).stdout.split()[0]) != step + 1:
+            raise RuntimeError("somebody else writes this log")
+    """
+    write(folder, program)
+    _, answer = under_watch(postmortem, sys.executable, "train.py")
+    assert answer["culprit"]["phase"] == "none"
+    assert "could not be repeated" in answer["culprit"]["how"][-1]
+    assert "runs the command again and traces the step" in answer["next"][0]

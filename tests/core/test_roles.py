@@ -96,15 +96,16 @@ _LISTS = {
     "accuracy": """
         current accu | t2m/R01 | txt2vid/r5 |
         acc | accuracy | train/acc | top1 | Accuracy | train_acc | trainAcc | train/acc1 | top_5 | Acc@1 | Acc@5 |
-        acc@1 | Prec@1 | prec1 | metrics/mAP_0.5 | metrics/mAP50-95(B) | mAP | mAP@.5 | mAP50 | bbox_mAP |
-        bbox_mAP_50 | AP50 | mIoU | miou | mean_iou | IoU | mean_dice | mDice | dice | Dice | dice_score | DSC |
-        f1 | F1 | macro_f1 | f1_score | auc | AUC | auroc | roc_auc | precision | recall | metrics/precision |
+        acc@1 | Prec@1 | prec1 | mAP | mAP@.5 | mAP50 |
+        AP50 | mIoU | miou | mean_iou | IoU | mean_dice | mDice | dice | Dice | dice_score | DSC |
+        f1 | F1 | macro_f1 | f1_score | auc | AUC | auroc | roc_auc | precision | recall |
         bleu | BLEU | rougeL | psnr | PSNR | ssim | ndcg@10 | NDCG@10 | hits@10 | HR@10 | mrr | acc_best |
         mean_token_accuracy | rewards/accuracies | categorical_accuracy | sparse_categorical_accuracy | aAcc |
         mAcc | R1@10 | Genauigkeit % | précision | exactitud | accuratezza | acurácia | точность | 准确率 |
         正解率 | 정확도 | R@1 | i2t R@5 | P@10 | txt_r1 | hit_rate | Hit@10 | MRR | nDCG@10 | Recall@K
     """,
     "val_accuracy": """
+        metrics/mAP_0.5 | metrics/mAP50-95(B) | metrics/precision | bbox_mAP | bbox_mAP_50 | bbox/AP50 | segm/AP |
         val_acc | eval_accuracy | Accuracy/val | val/acc | valAcc | test_acc | Test Accuracy | val/acc_best |
         val_f1 | val_auc | valid_accuracy | test/mAP | val/mIoU | eval_bleu | val/dice | 验证准确率 | test_acc1
     """,
@@ -205,7 +206,8 @@ FALLING, RISING = np.linspace(3, 1, 40), np.linspace(1, 3, 40)
         ("loss norm", {"norm": None}),  # of the weights, of a layer
         ("loss lr val/norm embedding/norm", {"val/norm": None, "embedding/norm": None}),
         ("train val", {"train": "loss", "val": "val_loss"}),
-        ("loss train val", {"train": None, "val": None}),
+        ("loss train val", {"train": "loss", "val": "val_loss"}),  # of the same size
+        ("loss pos val val_pos", {"val": "val_loss", "val_pos": None}),
         ("objective", {"objective": "loss"}),
         ("r l t", {"r": "reward", "l": None}),
         ("loss v_loss v_a2b/R05", {"v_loss": "val_loss", "v_a2b/R05": "val_accuracy"}),
@@ -216,6 +218,12 @@ def test_names_that_mean_something_only_beside_others(tags, roles):
     """The other tags of a run tell what `total`, `v_loss`, `Grad` and `train` mean."""
     found = roles_of(tags.split(), lambda tag: FALLING)
     assert {tag: found[tag] for tag in roles} == roles
+
+
+def test_train_and_val_beside_a_loss_of_another_size_are_no_losses():
+    """Only what is as large as the loss beside it is one: it may be a score, or anything else."""
+    found = roles_of(["loss", "train", "val"], lambda tag: FALLING if tag == "loss" else 30 * FALLING)
+    assert found == {"loss": "loss", "train": None, "val": None}
 
 
 @pytest.mark.parametrize(("values", "role"), [(FALLING, "loss"), (RISING, "accuracy")])

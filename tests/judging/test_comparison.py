@@ -68,3 +68,13 @@ def test_how_far_a_run_came_is_no_setting(tmp_path):
     for name, rows in (("a", 40), ("b", 50)):
         (tmp_path / f"{name}.out").write_text("".join(f"step {i}/100 loss {2 / (1 + i):.4f}\n" for i in range(rows)))
     assert compare(postmortem.load(tmp_path / "a.out"), postmortem.load(tmp_path / "b.out")).settings == {}
+
+
+def test_runs_that_count_epochs_differ_at_an_epoch(tmp_path):
+    """Nothing calls what the logs count as epochs a step."""
+    for name, change in (("a", 0.0), ("b", 0.5)):
+        rows = [f"Epoch {e}: train loss {2 / e + (change if e > 6 else 0):.4f}" for e in range(1, 13)]
+        (tmp_path / f"{name}.log").write_text("\n".join(rows) + "\n")
+    found = postmortem.compare(*(postmortem.load(tmp_path / f"{name}.log") for name in "ab"))
+    assert "first differs from a.log at epoch 7" in found.summary()
+    assert " step " not in str(found)

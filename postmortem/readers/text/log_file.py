@@ -29,6 +29,7 @@ from postmortem.readers.text.steps.row_store import NO_STEP, RowStore
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from typing import Any
 
     from numpy.typing import NDArray
 
@@ -101,7 +102,7 @@ class LogFile:
             problems=lines.problems,
             skipped=resolved.skipped,
             notes=[*lines.notes, *self._notes(), *resolved.notes],
-            ended=found.ended,
+            ended="completed" if found.ended is None and _is_done(resolved.plan) else found.ended,
             started=None if np.isnan(self.first_time) else float(self.first_time),
             stopped=None if np.isnan(self.last_time) else float(self.last_time),
             step_axis=resolved.axis,
@@ -227,6 +228,11 @@ def _before_first(resolved: Resolved) -> int:
     """The number of lines before the first one with a step; before the first number, where there is no step."""
     known = resolved.line[resolved.step != NO_STEP] if (resolved.step != NO_STEP).any() else resolved.line
     return int(known.min()) - 1 if len(known) else 0
+
+
+def _is_done(plan: dict[str, Any]) -> bool:
+    """Whether the last rows are those of the last planned step or epoch."""
+    return bool(plan) and plan["done"] >= plan["planned"]
 
 
 def _last_fall(resolved: Resolved) -> int:

@@ -46,6 +46,7 @@ def _run(run: RunReport, every: int) -> dict[str, Any] | None:
     return {
         "name": clean(run.name, 80),
         "series": [_series(c, start, every) for c in run.drawing.curves],
+        "unit": run.unit,
         "onset": start,
         "band": _band(run, start) if bad else None,
         "marks": [

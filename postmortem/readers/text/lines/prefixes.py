@@ -55,7 +55,7 @@ _DATE = (
 _SHORT_DATE = r"(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)"
 _LEVEL = r"(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|SUCCESS|TRACE)"
 _NAME = r"(?P<logger>[A-Za-z_][\w.\-/]{0,80}(?::[\w<>]{1,60}){0,2})"
-_SOURCE = r"(?P<logger>[\w./\-<>]{1,120}:\d+(?::\w{1,60})?)"
+_SOURCE = r"(?P<logger>[\w./\-<>]{1,120}(?::[A-Za-z_<][\w<>]{0,60})?:\d+(?::\w{1,60})?)"
 _LEVELS = {
     "I": "INFO",
     "W": "WARNING",
@@ -165,7 +165,7 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         _DATE
         + r"(?: ?[|\-:] ?| )(?:"
         + rf"{_LEVEL} *(?:[|\-:] ?| )(?:{_NAME} ?[|\-] ?|\[(?P<logger2>(?!\d+\])[\w.\-:/]{{1,80}})\] ?)?"
-        + r"|(?P<logger3>[A-Za-z_][\w.\-/]{0,80}) ?[|\-:] ?(?P<level3>[A-Z]{4,8}) ?[|\-:] ?"
+        + r"|(?P<logger3>[A-Za-z_/][\w.\-/]{0,160}) ?[|\-:] ?(?P<level3>[A-Z]{4,8}) ?[|\-:] ?"
         + r"|\((?P<logger4>[\w.\-:]{1,80})\) (?P<level4>[A-Z]{4,8}): ?"
         + r"|\[(?P<level5>[A-Z]{4,8})\] ?(?:\[(?!\d+\])[\w.\-:/]{1,80}\] ?)?"
         + r"|(?P<logger5>[A-Za-z_][\w.\-/]{0,80}) {1,8}"

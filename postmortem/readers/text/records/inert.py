@@ -8,6 +8,7 @@ INERT = re.compile(
     r"\s*+(?:(?:\([\w.\-]{1,60}\) )?[\w.\-]{1,60}@[\w.\-]{1,80}:[~/][^\s#$]{0,200}[#$] "  # a shell prompt
     r"|File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
     r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning"
+    r"|\(\d{1,4}\): \w{1,60}(?: = |\()"  # settings and modules, numbered: "(33): optimizer_lr = 0.0001"
     r"|engine/trainer: \w+=\S+, \w+="  # Ultralytics prints its settings
     r"|\w+Thr(?:ead)?\w*:\d+ +\[\w+\.py:|(?:CPU|Run|Turnaround) time :\s{2}"  # W&B's own log, LSF's summary
     r"|(?:Max|Average) (?:Memory|Swap|Processes|Threads) :\s{2}"

@@ -13,7 +13,17 @@ from dataclasses import replace
 
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.inert import INERT
-from postmortem.readers.text.records.names import OF_LOSSES, Named, is_cell, is_label, letters, name_of
+from postmortem.readers.text.records.names import (
+    OF_LOSSES,
+    Named,
+    is_cell,
+    is_label,
+    is_mean,
+    is_part,
+    letters,
+    name_of,
+    with_unit,
+)
 from postmortem.readers.text.records.placing import (
     counted_by,
     epoch_anywhere,
@@ -29,8 +39,9 @@ from postmortem.readers.text.records.placing import (
     place_unnamed,
     position_before,
     position_of_first,
+    take_rank,
 )
-from postmortem.readers.text.records.prose import HEADING, is_sentence, reversed_row
+from postmortem.readers.text.records.prose import HEADING, OBJECT, is_sentence, reversed_row
 from postmortem.readers.text.records.record import Record, Trust, Value
 from postmortem.readers.text.records.split_words import (
     follow_held_out,
@@ -62,11 +73,9 @@ _PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
 _GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
 _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward")
-_REMARK = re.compile(r"\([-+]?[\d.]++[A-Za-zσ]{1,3}\)")
-"""A remark in brackets after a value: ``loss 2.31 (+0.10z)|``."""
+_REMARK = re.compile(r"\([-+]?[\d.]++[A-Za-zσ]{1,3}\)")  # "loss 2.31 (+0.10z)|"
 _COUNTED = re.compile(r"(?i)(?:tokens|samples|sequences|seqs|images|imgs|examples|frames|sentences|words)(?: seen)?")
 """What a training may count in place of steps, as the first name of a row."""
-_MILLISECONDS = re.compile(r"(?i)(?:^|[\W_])ms(?:$|[\W_])")
 _NEW_RATE = re.compile(
     r"(?i)[.!;] (?:(?:the )?(?:current|new|now) )?(?:lr|learning[ _-]rate)(?: is(?: now)?)? ?[=:]? ?$"
 )
@@ -128,9 +137,7 @@ class RowMiner:
             gap = text[max(end, begin - (200 if kind == "nonfinite" else 2000)) : begin]
             if nested and ("{" in gap or "}" in gap):
                 self._walk(gap)
-            if kind == "junk" or (gap[-1:] == "#" and text.startswith(":", match.end()) and is_label(gap)):
-                self.leftover += letters(gap) // 2  # a date, or "output #0: accuracy = 0.9"
-                self.end = match.end()
+            if self._passes_over(match, gap):
                 continue
             if is_cjk and self._ordinal(match, gap):
                 continue
@@ -147,9 +154,25 @@ class RowMiner:
             else:
                 self._unnamed(match, gap)
         if self.of_ranks:
-            self._take_rank()
+            take_rank(self.record)
         give_splits(self.record, self.splits)
         return self._decide(demand)
+
+    def _passes_over(self, match: re.Match[str], gap: str) -> bool:
+        """Pass over what is no number of a metric: a duration, a date, ``output #0:``, part of a number."""
+        text, stop, kind = self.text, match.end(), match.lastgroup
+        if kind == "duration":
+            self.covered += letters(gap)
+        elif (
+            kind == "junk"
+            or is_part(text, stop, kind)
+            or (gap[-1:] == "#" and text.startswith(":", stop) and is_label(gap))
+        ):
+            self.leftover += letters(gap) // 2
+        else:
+            return False
+        self.end = stop
+        return True
 
     def _walk(self, gap: str) -> None:
         """Keep `path` up to date with the braces of dicts."""
@@ -248,7 +271,7 @@ class RowMiner:
     def _named(self, match: re.Match[str], gap: str, named: Named, span: tuple[int, int]) -> None:
         """A number with a name: a position or a metric."""
         record, stop = self.record, match.end()
-        if "(" in gap and record.values and _is_mean(named, gap, record.values[-1]):
+        if "(" in gap and record.values and is_mean(named, gap, record.values[-1]):
             self.end = stop  # "loss 1.23 (avg 1.30)"
             return
         raw = self.text[span[0] : span[1]]
@@ -304,10 +327,7 @@ class RowMiner:
             tag = f"{tag} {self.heading}" if tag.lower() in SPLITS else f"{self.heading} {tag}"
         if "[" in gap and (group := _GROUP.search(gap)) and any(v.tag == tag for v in record.values):
             tag = f"{group[1]}/{tag}"  # "loss[loss=1, …], tot_loss[loss=2, …]"
-        if unit == "ms" and role_of(tag) == "data_time" and not _MILLISECONDS.search(tag):
-            tag += " ms"  # "fetch 0.2 ms": a time without a unit in its name is taken as seconds
-        elif "/" in unit and tag.lower().endswith("speed"):
-            tag += f" ({unit})"  # "Speed: 2011.2 samples/sec"
+        tag = with_unit(tag, unit)
         factor = SUFFIX.get(unit) if unit and role_of(tag) != "memory" else None
         value = Value(tag, number(raw), *span) if factor is None else Value(tag, number(raw) * factor)
         counts = not record.values and raw.isdigit() and _COUNTED.fullmatch(named.name) is not None
@@ -323,14 +343,6 @@ class RowMiner:
         else:
             self.leftover += letters(gap)
 
-    def _take_rank(self) -> None:
-        """Take the position of "(0/4) Epoch 1, batch 50" as the rank: it is 0 of 4 ranks."""
-        record = self.record
-        if record.n is not None and record.step is not None:
-            record.rank, record.n, record.total = int(record.n), None, None
-            record.at["rank"] = record.at.pop("n")
-            record.at.pop("total", None)
-
     def _decide(self, demand: bool) -> Record | None:
         """The record, if the row is one of metrics."""
         record, text = self.record, self.text
@@ -344,7 +356,7 @@ class RowMiner:
             self._drop_weak(placed)
         if len(record.values) > 8 and max(Counter(v.tag for v in record.values).values()) > 2:
             return None  # a dump of many results, one after the other
-        if demand and self.leftover and self._is_prose(placed):
+        if demand and self.leftover and not OBJECT.match(text, self.start) and self._is_prose(placed):
             return reversed_row(text, self.start) or epoch_anywhere(text, self.start)
         if not record.values and not placed:
             return reversed_row(text, self.start) if demand else None
@@ -386,11 +398,3 @@ class RowMiner:
         alone = len(self.record.values) == 1 and not self.text[first.end :].strip(" .")
         new_rate = alone and _NEW_RATE.search(self.text, 0, first.start) is not None
         return not new_rate and 2 * self.covered < self.leftover
-
-
-def _is_mean(named: Named, gap: str, before: Value) -> bool:
-    """Whether a number in brackets is of the value before it: "loss 1.2 (avg 1.3)" is, "loss 1.2 (lr 0.1)" is not."""
-    if ")" in gap or not gap.lstrip().startswith("("):
-        return False
-    role = role_of(named.name)
-    return role is None or role == role_of(before.tag)

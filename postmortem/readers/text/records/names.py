@@ -6,9 +6,14 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.step_words import SPLITS, position
+from postmortem.readers.text.records.tokens import TIME_UNITS
+
+if TYPE_CHECKING:
+    from postmortem.readers.text.records.record import Value
 
 _DELIMITER = re.compile(
     r"[:=]\s?(?i:none|null|n/a|true|false|--)(?=\W)\s?"  # a value that is absent
@@ -147,3 +152,31 @@ def is_label(gap: str) -> bool:
 def is_cell(gap: str, text: str, stop: int) -> bool:
     """Whether a name and its number, which ends at `stop`, fill a cell between two bars: ``| grad 0.8 |``."""
     return gap.lstrip()[:1] == "|" and gap.count("|") == 1 and text[stop : stop + 40].lstrip()[:1] in ("|", "")
+
+
+def is_part(text: str, stop: int, kind: str | None) -> bool:
+    """Whether a number that ends at `stop` goes on, as one with a unit that is not known: ``10.06q``."""
+    return kind == "number" and text[stop : stop + 1] == "." and text[stop + 1 : stop + 2].isdigit()
+
+
+def is_mean(named: Named, gap: str, before: Value) -> bool:
+    """Whether a number in brackets is of the value before it: "loss 1.2 (avg 1.3)" is, "loss 1.2 (lr 0.1)" is not."""
+    if ")" in gap or not gap.lstrip().startswith("("):
+        return False
+    role = role_of(named.name)
+    return role is None or role == role_of(before.tag)
+
+
+_MILLISECONDS = re.compile(r"(?i)(?:^|[\W_])ms(?:$|[\W_])")
+
+
+def with_unit(tag: str, unit: str) -> str:
+    """The tag with the unit of its numbers, where that tells what they are.
+
+    ``fetch 0.2 ms`` (a time without a unit in its name is taken as seconds), ``Speed: 2011.2 samples/sec``, and
+    ``cost: 0.27 min``, which is no loss.
+    """
+    if unit == "ms" and role_of(tag) == "data_time" and not _MILLISECONDS.search(tag):
+        return f"{tag} ms"
+    is_time = unit in TIME_UNITS and role_of(tag) == "loss" and "loss" not in tag.lower()
+    return f"{tag} ({unit})" if is_time or ("/" in unit and tag.lower().endswith("speed")) else tag

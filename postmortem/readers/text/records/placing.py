@@ -236,3 +236,11 @@ def place(record: Record, where: tuple[str, Trust], raw: str, span: tuple[int, i
     first = name.split(" ")[0]
     if kind in ("step", "epoch") and first.lower() in HELD_OUT:
         record.split = first
+
+
+def take_rank(record: Record) -> None:
+    """Take the position of ``(0/4) Epoch 1, batch 50`` as the rank: it is 0 of 4 ranks."""
+    if record.n is not None and record.step is not None:
+        record.rank, record.n, record.total = int(record.n), None, None
+        record.at["rank"] = record.at.pop("n")
+        record.at.pop("total", None)

@@ -9,6 +9,8 @@ from postmortem.readers.text.records.record import Record, Trust, Value
 from postmortem.readers.text.records.step_words import position
 from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
 
+OBJECT = re.compile(r"""\{["'][^{}"']{1,80}["']: .*\}\s*$""")
+"""A whole JSON object or dict of Python: no sentence, whatever its texts say."""
 HEADING = re.compile(r"[A-Za-z][A-Za-z \-]{2,40}:\s+(?=[\w/@]{1,30}\s?[:=])")
 """What a row of pairs is about: ``Averaged stats: lr: 0.0001  loss: 0.59``."""
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")

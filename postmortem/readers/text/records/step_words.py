@@ -28,7 +28,7 @@ for _field, _level, _names, _of_languages in (
      languages.ITERATIONS),
     ("step", Trust.STEP,
      "step steps stp train_step training_steps cur_step current_step step_num episode episodes round rounds "
-     "generation game", languages.STEPS),
+     "generation game tick", languages.STEPS),
     ("step", Trust.LOCAL, "batch batches it i minibatch mb batch_idx batch_id b batch_index", languages.BATCHES),
     ("epoch", Trust.NONE,
      "epoch epochs ep epch sweep sweeps current_epoch cur_epoch epoch_num epoch_idx", languages.EPOCHS),

@@ -11,9 +11,9 @@ LONGEST_ROW = 65_536
 
 SUFFIX = {"K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 """Units that multiply the number in front of them."""
-TIME_UNITS = {"ms", "us", "µs", "ns", "s", "sec", "secs", "min", "h", "hr", "hrs"}
+TIME_UNITS = {"ms", "us", "µs", "ns", "s", "sec", "secs", "m", "min", "mins", "h", "hr", "hrs"}
 _UNIT = (
-    r"%|(?:[KMGTP]i?B|GB|MB|KB|kB|ms|us|µs|ns|secs?|s|min|h|hrs?|K|k|M|B|G|T|[TGP]FLOPS|[TGP]FLOP|BPC|dB"
+    r"%|(?:[KMGTP]i?B|GB|MB|KB|kB|ms|us|µs|ns|secs?|s|mins?|m|h|hrs?|K|k|M|B|G|T|[TGP]FLOPS|[TGP]FLOP|BPC|dB"
     r"|it|steps?/s|samples?|tokens?|tok|imgs?|images?|px|x|W|C)"
     r"(?:/(?:it(?!e)|sec|step|sample|s|iter|batch|epoch|GPU|gpu|device))*+|/(?:sec|s|it)"
 )
@@ -25,18 +25,24 @@ _JUNK = (
     r"|\d++(?::\d\d)++(?:\.\d++)?|\d++\.\d++(?:\.\w++)++|0x[0-9a-fA-F]++"  # clocks, versions, addresses, hexadecimals
     r"|\d++(?:-\d++)++(?![\w.])"
 )
+_HOURS, _MINUTES = r"h(?:ours?|rs?)?", r"m(?:in(?:ute)?s?)?"
+_DURATION = (
+    rf"\d++ ?(?:d(?:ays?)?|{_HOURS}|{_MINUTES}),?(?: ?\d\d? ?(?:{_HOURS}|{_MINUTES}),?){{0,2}}"
+    rf" ?\d\d?(?:\.\d++)? ?(?:{_HOURS}|{_MINUTES}|s(?:ec(?:ond)?s?)?)(?![\w/])"
+)
+"""``1h 03m 51s``, ``1d 13h 15m``."""
 
 
 def _tokens(word: str) -> re.Pattern[str]:
     """Pattern of numbers that are not part of a word; `word` is the class of characters that words are made of.
 
-    The last group that matched (`re.Match.lastgroup`) names the kind: "junk" (dates, clocks, versions), "b" (a
-    fraction a/b), "nonfinite", "unit" (a number with its unit) or "number".
+    The last group that matched (`re.Match.lastgroup`) names the kind: "duration" (of several units), "junk"
+    (dates, clocks, versions), "b" (a fraction a/b), "nonfinite", "unit" (a number with its unit) or "number".
     """
     unit = rf"(?=[%/\w])(?:{_UNIT})(?!\w)| (?=[%/A-Za-zµ])(?:{_UNIT})(?!\w)(?!\s*+[\d:=])"
     return re.compile(
         rf"(?:(?<![{word}@.$\-+/\\])|(?<=^[Ee]poch)|(?<=[\s\[(|,;*=#][Ee]poch))(?:"  # "Epoch3: loss 0.5"
-        rf"(?P<junk>{_JUNK})(?![{word}])"
+        rf"(?P<duration>{_DURATION})|(?P<junk>{_JUNK})(?![{word}])"
         rf"|(?P<a>\d++)(?: ?of ?|\s*+/\s*+)(?P<b>\d++|\?)(?![{word}/]|\.\d)"
         rf"|(?P<nonfinite>{NONFINITE})(?:%|\.0(?![{word}.])|(?![{word}/\-.]))"
         rf"|(?P<number>{NUMBER})"

@@ -120,7 +120,7 @@ def _with_split_words(codes: NDArray[np.uint16], tags: list[Tag]) -> tuple[NDArr
     new = np.empty(len(tags), codes.dtype)
     for i, tag in enumerate(tags):
         if tag.mark == Mark.HELD_OUT:
-            is_known = role_of(tag.name) in ("loss", "perplexity", "accuracy")
+            is_known = role_of(tag.name) in ("loss", "perplexity", "accuracy", "val_accuracy")
             tag = Tag(f"{tag.split} {tag.name}" if is_known or tag.name in plain else tag.name)
         new[i] = final.setdefault(tag, len(final))
     return new[codes], list(final)

@@ -33,6 +33,7 @@ def placed_by_epoch(draft: Draft) -> NDArray[np.intp]:
     if not len(values):
         return values
     codes, n = draft.codes[values], len(draft.tags)
+    draft.keep[_repeated_beside(draft, values)] = False
     always = np.bincount(codes, minlength=n) == draft.counts()
     owner = draft.cells.owner_of(values)
     order = np.lexsort((np.arange(len(values)), rows["rank"][owner], codes))
@@ -44,3 +45,20 @@ def placed_by_epoch(draft: Draft) -> NDArray[np.intp]:
     once = (moved >= _ONCE * pairs) | named
     found: NDArray[np.intp] = values[(always & once)[codes]]
     return found
+
+
+def _repeated_beside(draft: Draft, values: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Indices of kept values that only repeat one at `values` beside it, for tags of which all others do.
+
+    So does ``Saved the best model, val loss 0.35`` above or below the row of the epoch.
+    """
+    found = [values[:0]]
+    others = np.setdiff1d(np.flatnonzero(draft.keep), values, assume_unique=True)
+    for code in np.unique(draft.codes[values]).tolist():
+        own, other = values[draft.codes[values] == code], others[draft.codes[others] == code]
+        if 0 < len(other) <= len(own):
+            after = np.searchsorted(own, other)
+            beside = (own[np.maximum(after - 1, 0)], own[np.minimum(after, len(own) - 1)])
+            same = np.logical_or(*(draft.values[at] == draft.values[other] for at in beside))
+            found += [other] if same.all() else []
+    return np.concatenate(found)

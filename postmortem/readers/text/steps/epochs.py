@@ -21,6 +21,15 @@ _FAR_OVER = 1.1
 that is a little beyond it belongs to a total that was computed or rounded."""
 
 
+_FEW_BEYOND = 0.1
+"""Share of rows that a wrong guess of an epoch's length may put beyond the bar beside them."""
+_MOST, _CLOSE = 0.5, 0.1
+"""Fewer rows than this share that agree with a state of the bar come of buffered output; what is close to a whole
+number of epochs then is one."""
+_FEWEST_SPACED, _NEARLY_ALL = 5, 0.95
+"""So many rows, nearly all of which fit, are evenly spaced."""
+
+
 def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
     """The epoch of each row; after a header row (an epoch and nothing else) the last one named on its rank;
     float64[rows]."""
@@ -175,6 +184,16 @@ def _evaluations(
     exact[mine] = True
 
 
+def only_bars_again(rows: StoredRows, exact: NDArray[np.bool_]) -> bool:
+    """Whether nothing but bars counts, and the longest of them starts again: their states place no other rows."""
+    counted = np.flatnonzero(exact)
+    if not (rows["flags"][counted] & BAR).all():
+        return False
+    total = rows["total"][counted]
+    longest = rows["step"][counted[total == total.max()]]
+    return bool((np.diff(longest) < 0).any())
+
+
 def from_bars(
     rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -203,7 +222,7 @@ def from_bars(
     following = np.where(k < len(bars), shown[np.minimum(k, len(bars) - 1)], np.nan)
     epoch = rows["epoch"][asking]
     half = _rounding(epoch)
-    length = _epoch_length(total, epoch, half, (prev, following))
+    length = _epoch_length(total, epoch, half, (prev, following), np.fmax(prev, following))
     low, high = np.maximum(epoch - half, 0) * length - 0.5, (epoch + half) * length + 0.5
     with np.errstate(invalid="ignore"):
         fits_next = (following >= low) & (following <= high)
@@ -212,7 +231,7 @@ def from_bars(
     sure = (high - low) < 2  # the epoch alone determines the step
     found = np.where(sure, computed, np.where(fits_prev, prev, np.where(fits_next, following, computed)))
     # a summary is printed with the last step
-    found = np.clip(found, 0, total)
+    found = np.clip(_spaced(found, high - computed, rows["count"][asking]), 0, total)
     step, exact = step.copy(), exact.copy()
     step[asking] = found.astype(np.int64)
     exact[asking] = True
@@ -223,13 +242,18 @@ def from_bars(
 
 
 def _epoch_length(
-    total: int, epoch: NDArray[np.float64], half: NDArray[np.float64], states: tuple[NDArray[np.float64], ...]
+    total: int,
+    epoch: NDArray[np.float64],
+    half: NDArray[np.float64],
+    states: tuple[NDArray[np.float64], ...],
+    latest: NDArray[np.float64],
 ) -> float:
     """The steps of an epoch for which most rows agree with a neighbouring state of the bar of `total` steps.
 
     `epoch` float64[n] is printed, `half` float64[n] half its last place, each of `states` float64[n] the step of a bar.
+    No row is of a step beyond the `latest` state beside it, but many may be of earlier ones: of buffered output.
     """
-    best: tuple[int, float] = (-1, 1.0)
+    best: tuple[int, float] = (-len(epoch) - 1, 1.0)
     for guess in states:
         ok = (guess > 0) & (epoch > 0)
         if not ok.any():
@@ -243,9 +267,37 @@ def _epoch_length(
             epochs = max(float(np.round(total / around)), 1.0)
             for length in (total / epochs, around, float(np.round(around))):
                 agree = int((np.abs(epoch * length - guess) <= half * length + 0.51)[ok].sum())
+                beyond = int(((epoch - half) * length - 0.51 > latest).sum())
+                agree -= len(epoch) if beyond > _FEW_BEYOND * len(epoch) else 0
                 if agree > best[0]:
                     best = (agree, length)
+    epochs = float(np.round(total / best[1]))
+    if best[0] < _MOST * len(epoch) and epochs and abs(total / epochs / best[1] - 1) < _CLOSE:
+        return total / epochs  # the output was buffered, so no state is that of its row
     return best[1]
+
+
+def _spaced(step: NDArray[np.float64], within: NDArray[np.float64], count: NDArray[np.uint16]) -> NDArray[np.float64]:
+    """The steps of rows that come every so many steps, as the rounding of their epochs hides; `within` float64[n].
+
+    Rows of the most frequent number of values count. They are left alone unless nearly all of them are multiples of
+    one number, which the rounding tells from its neighbours.
+    """
+    mine = np.flatnonzero(count == np.bincount(count).argmax())
+    gaps = np.diff(step[mine])
+    if len(mine) < _FEWEST_SPACED or not (gaps >= 0).all():
+        return step
+    every = float(np.round((step[mine[-1]] - step[mine[0]]) / (len(mine) - 1)))
+    if every < 2:
+        return step
+    order = np.arange(len(mine))
+    whole = every * (np.round(np.median(step[mine] / every - order)) + order)
+    fits = np.abs(whole - step[mine]) <= within[mine] + 0.51
+    if fits.mean() < _NEARLY_ALL:
+        return step
+    step = step.copy()
+    step[mine[fits]] = whole[fits]
+    return step
 
 
 def _rounding(epoch: NDArray[np.float64]) -> NDArray[np.float64]:

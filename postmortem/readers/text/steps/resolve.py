@@ -18,6 +18,7 @@ from postmortem.core.points import Points
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip, Skips
 from postmortem.core.stats import median
+from postmortem.readers.text.steps.ahead import is_at, printed_ahead, with_following
 from postmortem.readers.text.steps.announced_length import planned
 from postmortem.readers.text.steps.counters import (
     agreeing,
@@ -29,7 +30,7 @@ from postmortem.readers.text.steps.counters import (
 )
 from postmortem.readers.text.steps.draft import Draft
 from postmortem.readers.text.steps.epoch_values import placed_by_epoch
-from postmortem.readers.text.steps.epochs import epoch_ends, from_bars, global_steps
+from postmortem.readers.text.steps.epochs import epoch_ends, from_bars, global_steps, only_bars_again
 from postmortem.readers.text.steps.repeats import again
 from postmortem.readers.text.steps.row_store import EVALUATION, NO_STEP
 from postmortem.readers.text.steps.shared_names import set_shared_apart
@@ -121,7 +122,7 @@ def _axis(draft: Draft) -> Axis:
     filled = rows["count"] > 0
     whole = whole_epochs(draft.epoch)
     has_epochs = bool((whole & filled).any() and not (~whole & ~np.isnan(draft.epoch)).any())
-    if (exact & filled).any() or exact.sum() > 1:
+    if (exact & filled).any() or (exact.sum() > 1 and not (has_epochs and only_bars_again(rows, exact))):
         at_row = _carried(rows, step, exact, placing)
         finer = main is not None and has_epochs and is_finer(draft.epoch, at_row, exact, main)
         if loop is not None and loop.length is None:
@@ -145,8 +146,10 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
         step = step.copy()
         step[early] = draft.epoch[early].astype(np.int64)
     step = _evaluated_first(draft, exact, step)
+    ahead, following = printed_ahead(draft, exact)
+    step = with_following(step, ahead, following)
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), Skip.BEFORE_FIRST_STEP)
-    draft.drop(_implausible(draft, exact, step, whole), Skip.OUTSIDE_LOOP)
+    draft.drop(_implausible(draft, exact, step, whole | is_at(ahead, len(whole))), Skip.OUTSIDE_LOOP)
     draft.set_apart(summaries(draft, exact), "summary")
     evaluated = exact & (draft.rows["flags"] & EVALUATION > 0)  # at the end of their epoch, which is not printed
     before = _carried(draft.rows, at_row, exact & ~evaluated) if evaluated.any() else at_row
@@ -187,10 +190,12 @@ def _by_epoch(draft: Draft, whole: NDArray[np.bool_]) -> Axis:
     """No row names a step, but all epochs are whole: they are the steps, also of the rows that follow."""
     named = np.where(whole, np.where(whole, draft.epoch, 0).astype(np.int64), NO_STEP)
     step = _carried(draft.rows, named, whole)
+    ahead, following = printed_ahead(draft, whole)
+    step = with_following(step, ahead, following)
     earlier = (step == NO_STEP) & (draft.rows["step"] != NO_STEP) & _scored(draft)  # a phase that counts its own steps
     step = np.where(earlier, draft.rows["step"], step)
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), Skip.BEFORE_FIRST_STEP)
-    draft.drop(_implausible(draft, whole, step, whole | earlier), Skip.OUTSIDE_LOOP)
+    draft.drop(_implausible(draft, whole, step, whole | earlier | is_at(ahead, len(whole))), Skip.OUTSIDE_LOOP)
     if earlier.any():
         draft.notes.append("steps are those printed before the first epoch, and epochs from there on")
     else:

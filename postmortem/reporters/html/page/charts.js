@@ -131,11 +131,11 @@
       const cells = list.map((s, i) => {
         const at = step === null ? lastFinite(s) : valueAt(s, step);
         const dot = make("i"); dot.style.background = colorOf(s, i);
-        return make("span", {}, dot, `${s.label} `, make("b", { textContent: at ? shown(at.value) : "–" }), at ? ` at step ${at.step}` : "");
+        return make("span", {}, dot, `${s.label} `, make("b", { textContent: at ? shown(at.value) : "–" }), at ? ` at ${run.unit} ${at.step}` : "");
       });
       const near = (mark) => Math.abs(plot.valToPos(mark[0], "x") - plot.valToPos(step, "x")) < 5;
       if (first && step !== null) {
-        const said = run.marks.filter(near).slice(0, 2).map(([at, name, , words, code]) => make("div", {}, `step ${at}: `, make("b", { textContent: name }), ` (${code}) ${words}`));
+        const said = run.marks.filter(near).slice(0, 2).map(([at, name, , words, code]) => make("div", {}, `${run.unit} ${at}: `, make("b", { textContent: name }), ` (${code}) ${words}`));
         if (said.length) cells.push(make("div", { className: "said" }, ...said)); // over the chart: it must not move under the pointer
       }
       readout.replaceChildren(...cells, ...(positive ? [toggle] : []));
@@ -155,7 +155,7 @@
         cursor: { sync: { key: group }, y: false, drag: { x: true, y: false } },
         scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
         axes: [
-          last ? { ...axis, size: 30, label: "step", labelSize: 16, labelFont: `12px ${family}`, font: `11px ${family}` }
+          last ? { ...axis, size: 30, label: run.unit, labelSize: 16, labelFont: `12px ${family}`, font: `11px ${family}` }
             : { ...axis, size: 8, values: (u, ticks) => ticks.map(() => "") },
           { ...axis, grid: { ...axis.grid, filter: powers }, ticks: { ...axis.ticks, filter: powers }, size: 70, label: name, labelSize: 18, labelFont: `12px ${family}`, font: `11px ${family}`,
             values: (u, ticks) => ticks.map((v) => (v === null ? "" : Math.abs(v) >= 1e5 || (v && Math.abs(v) < 1e-3) ? v.toExponential(0) : shown(v))) },
@@ -172,10 +172,10 @@
       show(null);
     };
     draw();
-    const summary = list.map((s) => `${s.label}: ${shown(s.nonfinite.get(s.steps[0]) ?? s.values[0])} at step ${s.steps[0]}, ${shown(s.nonfinite.get(s.steps.at(-1)) ?? s.values.at(-1))} at step ${s.steps.at(-1)}` + (s.nonfinite.size ? `, first non-finite value at step ${s.nonfinite.keys().next().value}` : ""));
-    const marked = first ? run.marks.map(([step, name, , words, code]) => `${name} (${code}) at step ${step}: ${words}`) : [];
+    const summary = list.map((s) => `${s.label}: ${shown(s.nonfinite.get(s.steps[0]) ?? s.values[0])} at ${run.unit} ${s.steps[0]}, ${shown(s.nonfinite.get(s.steps.at(-1)) ?? s.values.at(-1))} at ${run.unit} ${s.steps.at(-1)}` + (s.nonfinite.size ? `, first non-finite value at ${run.unit} ${s.nonfinite.keys().next().value}` : ""));
+    const marked = first ? run.marks.map(([step, name, , words, code]) => `${name} (${code}) at ${run.unit} ${step}: ${words}`) : [];
     box.setAttribute("role", "img");
-    box.setAttribute("aria-label", `${name} over steps. ${[...summary, ...marked].join(". ")}`);
+    box.setAttribute("aria-label", `${name} over ${run.unit}s. ${[...summary, ...marked].join(". ")}`);
     box.tabIndex = 0;
     box.addEventListener("keydown", (event) => {
       const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
@@ -203,7 +203,8 @@
         list.push({ ...decoded(series), label: `${run.name}: ${series.label}`, color });
       }
     }
-    return { name: "", onset: null, band: null, marks: [], restarts: [], checkpoints: [], list };
+    const unit = runs.every((run) => run.unit === "epoch") ? "epoch" : "step";
+    return { name: "", unit, onset: null, band: null, marks: [], restarts: [], checkpoints: [], list };
   }
 
   const widthIn = (holder) => Math.max(holder.clientWidth, 200);
@@ -212,7 +213,7 @@
     const seen = new Set(run.checkpoints.map(([, finite]) => finite));
     const kinds = new Set(run.marks.map(([, , severity]) => severity));
     const signs = [...MARKED].filter(([severity]) => kinds.has(severity)).map(([severity, words]) => ["╎", MARKS[severity], words]);
-    if (run.band) signs.push(["▒", "--error", `fault: steps ${run.band[0]} to ${run.band[1]}`]);
+    if (run.band) signs.push(["▒", "--error", `fault: ${run.unit}s ${run.band[0]} to ${run.band[1]}`]);
     if (run.list.some((s) => s.nonfinite.size)) signs.push(["× ↑ ↓", "--error", "NaN, infinite"]);
     for (const [finite, { sign, color, words }] of CHECKPOINTS) if (seen.has(finite)) signs.push([sign, color, words]);
     if (run.restarts.length) signs.push(["┊", "--soft", "restart"]);
@@ -245,7 +246,7 @@
     const near = (step) => [Math.max(whole[0], step - around), Math.min(Math.max(whole[1], step + 1), step + around)];
     holder.near = (step) => zoom(near(step));
     view("whole run", whole);
-    if (run.onset !== null) view(`around step ${run.onset}`, near(run.onset));
+    if (run.onset !== null) view(`around ${run.unit} ${run.onset}`, near(run.onset));
     run.zoomed(panels[0].plot.scales.x);
     bar.append(make("span", { className: "hint", textContent: "drag to zoom, double-click for all, arrow keys for single steps" }));
     holder.replaceChildren(bar, legend(run), ...panels.flatMap((p) => p.nodes));

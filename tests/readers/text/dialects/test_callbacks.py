@@ -217,7 +217,7 @@ def test_yolo_results(tmp_path: Path) -> None:
     roles = run.roles
     assert (roles["train/total_loss"], roles["metrics/mAP_0.5"], roles["val/box_loss"]) == (
         "loss",
-        "accuracy",
+        "val_accuracy",
         "val_loss",
     )
     assert roles["gpu_mem"] == "memory"
