@@ -11,7 +11,6 @@ from bisect import insort
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +32,11 @@ def median(x: NDArray[Any]) -> float:
     if not len(x):
         return float("nan")
     mid = len(x) // 2
-    ordered = np.sort(x) if len(x) < _FEW else np.partition(x, (mid - 1, mid, len(x) - 1))
+    if len(x) < _FEW:
+        ordered = np.array(x)
+        ordered.sort()
+    else:
+        ordered = np.partition(x, (mid - 1, mid, len(x) - 1))
     if math.isnan(ordered[-1]):  # NaN is sorted to the end
         return float("nan")
     return float(ordered[mid]) if len(x) % 2 else (float(ordered[mid - 1]) + float(ordered[mid])) / 2
@@ -99,10 +102,11 @@ def trailing_median(x: Floats, window: int = 25) -> Floats:
         return out
     out[: min(window, n)] = _first_medians(x[: min(window, n)])
     if n > window:
-        windows = sliding_window_view(x, window)
+        x = np.ascontiguousarray(x)
+        windows = np.ndarray((n - window, window), x.dtype, x, strides=(x.itemsize, x.itemsize))
         mid = window // 2
         for start in range(0, n - window, _CHUNK):
-            block = np.partition(windows[start : min(start + _CHUNK, n - window)], mid, axis=1)
+            block = np.partition(windows[start : start + _CHUNK], mid, axis=1)
             middle = block[:, mid] if window % 2 else (block[:, mid] + block[:, :mid].max(axis=1)) / 2
             out[window + start : window + start + len(middle)] = middle
     return out

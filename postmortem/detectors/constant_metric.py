@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 
 _VARYING = ("loss", "val_loss", "grad_norm", "layer_grad_norm", "perplexity", "reward")
 _SCORES = ("accuracy", "val_accuracy")
+_UNREWARDED = 50
+"""Points without a reward from which a run is suspect: a sparse one may come late."""
+_TAIL = 10
+"""A log that begins after so many times the steps that it shows is the tail of a training."""
 
 
 @detector
 class ConstantMetric(BaseDetector):
     """A metric that should vary is bit-identical over a large part of the run.
 
-    What it looks for: a loss, gradient norm, score or reward that repeats exactly the same number until the end.
+    What it looks for: a loss, gradient norm, score or reward that repeats exactly the same number until the end; a
+    reward of zero or less that is the same from the first point to the last, where no other reward moves.
 
     Why it matters: either the number is not recomputed (a stale variable, a cached evaluation), or the model does not
     change.
@@ -60,6 +65,7 @@ class ConstantMetric(BaseDetector):
         watched = [s.finite for s in view.of(*_VARYING, *_SCORES) if len(s.finite) >= self.options.points]
         if not watched:
             raise NotChecked(f"no loss, gradient norm or score with {self.options.points} points")
+        yield from self._never_rewarded(view)
         for series in watched:
             at = constant_from(series)
             rows = len(series) - at
@@ -76,6 +82,26 @@ class ConstantMetric(BaseDetector):
                 evidence={"value": series.value[-1], "rows": rows, "points": len(series)},
             )
 
+    def _never_rewarded(self, view: View) -> Iterator[Finding]:
+        """A reward that is the same at every point, of a run in which no other one moves: nothing is learned."""
+        rewards = [s.finite for s in view.of("reward")]
+        still = [s for s in rewards if len(s) >= self.options.points]
+        if not still or any(s.value.min() != s.value.max() for s in rewards if len(s) > 1):
+            return
+        series = max(still, key=len)
+        value, span = float(series.value[0]), int(series.step[-1] - series.step[0])
+        late = series.step[0] > _TAIL * span > 0  # only the tail of a long training
+        if value > 0 or (len(series) < _UNREWARDED and not late):
+            return
+        yield self.found(
+            series,
+            0,
+            f"{series.tag} is {number(value)} at all {len(series)} points: possibly the task is never solved and "
+            "nothing is learned",
+            end=len(series) - 1,
+            evidence={"value": value, "rows": len(series), "points": len(series)},
+        )
+
     def _telling(self, series: Series, at: int) -> bool:
         """Whether the repetition cannot be explained by saturation or rounding."""
         value = float(series.value[-1])
@@ -84,6 +110,8 @@ class ConstantMetric(BaseDetector):
             saturated = value in (0.0, 1.0, 100.0, -1.0)
             best = float(np.max(series.value[:at], initial=-np.inf))
             return not saturated and (at == 0 or value < 0.95 * best)
+        if series.role == "reward" and at == 0 and value <= 0:
+            return False  # _never_rewarded
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
         return digits(value) >= int(self.options.digits)

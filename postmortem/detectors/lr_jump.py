@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Finding
+    from postmortem.core.points import Points
+    from postmortem.core.run import Restart
     from postmortem.core.view import View
     from postmortem.detectors.shared.regimes import Change
 
@@ -142,6 +144,8 @@ class LrJump(BaseDetector):
                 rows = rows[np.isfinite(points.value[rows]) & (points.value[rows] > 0)]
                 segment = stream.segment[rows]
                 for k in distinct(segment)[1:]:
+                    if _starts_over(stream.points, stream.restarts[k - 1]):
+                        continue
                     lost = overwritten_onset(view, stream.restarts[k - 1])
                     old, new = rows[segment == k - 1], rows[segment == k]
                     series = Series(
@@ -172,3 +176,9 @@ class LrJump(BaseDetector):
         low, high = np.minimum(value[left], value[right]), np.maximum(value[left], value[right])
         apart = (new.value[again] > self.options.apart * high) | (new.value[again] * self.options.apart < low)
         return int(again[np.argmax(apart)]) if len(again) and 2 * np.count_nonzero(apart) > len(again) else None
+
+
+def _starts_over(points: Points, restart: Restart) -> bool:
+    """Whether a restart begins at the first step that its tag has in the log: another training."""
+    rows = points.code == points.tags.index(restart.tag)
+    return bool(restart.after <= points.take("step", np.flatnonzero(rows)).min())

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 _ROLES = ("reward", "val_accuracy", "accuracy")
 _OPPONENT = re.compile(
-    r"(?i)(?:^|[/_. ])(?:d|dis|disc\w*|domain\w*|real|fake|rejected|std|min|int|intrinsic|curiosity|bonus|novelty)"
+    r"(?i)(?:^|[/_. ])(?:d|dis|disc\w*|domain\w*|real|fake|rejected|std|min|max|timing|int"
+    r"|intrinsic|curiosity|bonus|novelty)"
     r"(?:$|[/_. ])"
 )
 """Scores that fall where all is well: of a fooled discriminator, of a domain classifier, of rejected answers, and the
-rewards for what is new, which wear off."""
+rewards for what is new, which wear off. The largest value and a duration say nothing of the mean."""
 _ENTROPY = re.compile(r"(?i)entropy")
 
 
@@ -97,9 +98,9 @@ class ScoreCollapse(BaseDetector):
         """The course of a series that collapses for good; None for any other."""
         x, n = series.value, len(series)
         smooth = centred_median(x, max(5, n // 20) | 1)
-        first, top = median(x[: max(3, n // 20)]), float(smooth.max())
+        first, top = min(median(x[: max(3, n // 20)]), median(x[:5])), float(smooth.max())  # a long one rises at once
         gain = top - first
-        if gain <= self.options.gain * noise(x) or gain < 0.2 * abs(top):
+        if not np.isfinite(gain) or gain <= self.options.gain * noise(x) or gain < 0.2 * abs(top):
             return None
         fell = int(np.flatnonzero(smooth >= first + 0.75 * gain)[-1]) + 1
         low = np.flatnonzero(smooth[fell:] <= first + 0.25 * gain)

@@ -11,7 +11,11 @@ from postmortem.detectors.base import BaseDetector
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from postmortem.core.training_length import TrainingLength
     from postmortem.core.view import View
+
+_SEVERAL = 3
+"""Trainings before the last one by which is known how they end, such as by early stopping that prints nothing."""
 
 
 @detector
@@ -34,6 +38,8 @@ class SilentDeath(BaseDetector):
 
     What to try: check dmesg, the job's accounting (sacct -j JOB --format=State,MaxRSS,ExitCode) and the .err file of
     the job; run with nohup or under the job scheduler.
+
+    Not reported where the log holds several trainings, each from its start, and most of them ended as early.
 
     Known false positives: early stopping that prints nothing; a run that is still active or was not fully synced; an
     excerpt of a log.
@@ -59,6 +65,8 @@ class SilentDeath(BaseDetector):
         if length is None or length.done >= self.options.share * length.planned:
             yield from self._without_exit_record(view)
             return
+        if self._as_the_others(view, length):
+            return
         yield Finding(
             code=self.code,
             name=self.name,
@@ -67,6 +75,15 @@ class SilentDeath(BaseDetector):
             step=view.last_step,
             evidence=length._asdict(),
         )
+
+    def _as_the_others(self, view: View, length: TrainingLength) -> bool:
+        """Whether most of several trainings that the log holds from their start ended before the announced length."""
+        if length.unit != "step" and view.run.step_axis != "epoch":
+            return False
+        first = (view.first_step or 0) + 1
+        ends = [r.before for r in view.restarts if r.after <= first]
+        early = sum(end < self.options.share * length.planned for end in ends)
+        return len(ends) >= _SEVERAL and early > 0.5 * len(ends)
 
     def _without_exit_record(self, view: View) -> Iterator[Finding]:
         """W&B writes an exit record at every end that Python sees, errors and Ctrl-C included."""

@@ -155,6 +155,8 @@ def outcome(
     steps = sorted(set(before) & set(after))
     if len(steps) < _FEW:
         return entry | {"why": f"fewer than {_FEW} steps can be compared"}
+    if all(before[s] == after[s] for s in steps):
+        return entry | {"why": f"the losses of the {len(steps)} steps that can be compared are the same with it"}
     last = steps[-max(_FEW // 2, int(_SHARE * len(steps))) :]
     ends, others = ([losses[s] for s in last] for losses in (after, before))
     entry |= {

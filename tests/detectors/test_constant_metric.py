@@ -36,3 +36,23 @@ def a_score_that_stops_while_the_loss_still_falls(base):
 def a_number_in_place_of_a_score(base):
     """COCO's mAP of small objects is -1 where there are none."""
     return base | {"coco/bbox_mAP_s": (np.arange(9, N, 10), np.full(40, -1.0))}
+
+
+@fires(ConstantMetric, step=0)
+def a_reward_that_stays_at_its_floor(base):
+    return {"rollout/ep_rew_mean": np.full(200, -1.0)}
+
+
+@quiet(ConstantMetric)
+def a_sparse_reward_that_comes_late(base):
+    return {"rollout/ep_rew_mean": np.where(np.arange(200) < 150, 0.0, 0.5)}
+
+
+@quiet(ConstantMetric)
+def a_few_updates_without_a_reward(base):
+    return {"rollout/ep_rew_mean": np.zeros(20)}
+
+
+@quiet(ConstantMetric)
+def a_part_of_the_reward_that_stays_at_zero(base):
+    return {"reward/format": np.zeros(200), "reward/total": np.linspace(0, 1, 200)}

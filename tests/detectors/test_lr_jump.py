@@ -1,8 +1,11 @@
 """Learning rates that a restart changed, and schedules that only look like it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import postmortem
 from postmortem.detectors.lr_jump import LrJump
 from tests.detectors.cases import fires, put, quiet, spoiled
 
@@ -73,3 +76,15 @@ def test_the_stairs_of_a_warm_up_by_epochs_are_no_jump(view_of, stairs, names):
     """A rate that is constant in each epoch rises to its peak; one that falls after its only jump does not warm up."""
     rates = np.r_[np.repeat(stairs, 40), stairs[-1] * np.linspace(1, 0.1, 200)]
     assert [f.name for f in found(view_of, np.arange(len(rates)), rates)] == names
+
+
+def test_another_training_with_another_rate(tmp_path: Path) -> None:
+    """A training that begins at the first step has its own rate, although that is printed only once an epoch."""
+    runs = ((1e-3, 650), (1e-4, 210))
+    rows = [
+        f"iter: {i}, loss: {2 / i:.5f}" + (f", lr: {rate * (1 - i / 9000):.6f}" if i > 600 and i % every == 0 else "")
+        for rate, every in runs
+        for i in range(10, 4000, 10)
+    ]
+    (tmp_path / "train.log").write_text("\n".join(rows) + "\n")
+    assert "lr-jump" not in [f.name for f in postmortem.scan(tmp_path).runs[0].findings]

@@ -60,3 +60,10 @@ def test_the_message_names_an_entropy_that_is_lost(tmp_path):
     [finding] = [f for f in run.findings if f.name == "score-collapse"]
     assert "entropy is near zero since" in finding.message
     assert run.verdict == "suspect"
+
+
+@fires(ScoreCollapse)
+def a_reward_that_rises_at_once(base):
+    """It is up within the first twentieth; the largest reward of a batch stays up."""
+    mean = np.interp(np.arange(N), [0, 12, 80, 130], [0.38, 0.7, 0.8, 0.2]) * noise(0.02)
+    return {"rewards/mean": mean, "rewards/max": np.interp(np.arange(N), [0, 40], [0.9, 0.97])}

@@ -90,3 +90,13 @@ def test_an_epoch_that_has_only_begun_is_not_done(tmp_path, tail, words):
     assert [f.message for f in report.findings if f.name == "silent-death"] == [
         f"the log stops {words} without a reason"
     ]
+
+
+def test_trainings_that_all_end_early(tmp_path: Path) -> None:
+    """Early stopping that prints nothing ends each training of a sweep; a single one that stops may have died."""
+    ends = (13, 22, 17, 31, 19)
+    text = [[f"[Epoch {e}/50]\nTrain Loss: {2 / e:.4f}, Val Loss: {2.2 / e:.4f}\n" for e in range(1, n)] for n in ends]
+    (tmp_path / "train.log").write_text("".join(row for rows in text for row in rows))
+    assert "silent-death" not in [f.name for f in postmortem.scan(tmp_path).runs[0].findings]
+    (tmp_path / "train.log").write_text("".join(text[0]))
+    assert "silent-death" in [f.name for f in postmortem.scan(tmp_path).runs[0].findings]
