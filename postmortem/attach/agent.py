@@ -43,6 +43,8 @@ repeats one tick only is worth it."""
 _FLAGS = {"replay": 1e9, "run": 0.007}
 """The same for looking at parameters."""
 
+_OF_A_STEP = ("torch/nn/modules/module.py", "torch/utils/data/dataloader.py", "torch/autograd/__init__.py")
+"""Files of torch that a step goes through, and the preparations of a training do not."""
 _NO_FORK = "the process cannot be forked: it uses a GPU, or talks to other ranks by another way than gloo"
 _HINDERED = "a forked copy of the process did not run: it waits for a thread or a lock that was not copied"
 
@@ -229,7 +231,7 @@ class Agent(Flags):
     def tick_ended(self, tick: Tick) -> None:
         """One line per tick."""
         self.report.line("tick", tick=tick.number, losses=tick.losses, skipped=tick.skipped)
-        self.standby.course += [loss for loss in tick.losses[-1:] if math.isfinite(loss)]
+        self.standby.course += [(tick.number, loss) for loss in tick.losses[-1:] if math.isfinite(loss)]
         if self._levels is not None:
             self._levels.told(tick)
 
@@ -252,7 +254,7 @@ class Agent(Flags):
         asked = self.captures.asked(rank())
         if fault.kind == "gradient-jump":  # what is looked at has another course than the loss
             self.standby.course.clear()
-            self.standby.course += self._norms
+            self.standby.course += [(fault.tick - 1, norm) for norm in self._norms]
         answer = self.standby.investigate(fault, fixes=self.plan["fix"], capture=asked, above=above)
         if answer is None:
             why = "no copy of the process was there to repeat the step"
@@ -356,7 +358,8 @@ def ranks() -> int:
 
 
 def described(error: BaseException) -> dict[str, Any]:
-    """Type, message, file and line of an exception: the innermost frame of the user's own files."""
+    """Type, message, file and line of an exception: the innermost frame of the user's own files. in_step: it came out
+    of a module, a loader or a derivative, and not of the program's preparations."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if owner_of(f.filename) == "user"] or list(frames)
     try:
@@ -369,6 +372,7 @@ def described(error: BaseException) -> dict[str, Any]:
         "message": " ".join(message.split())[:500],
         "file": place.filename if place else None,
         "line": place.lineno if place else None,
+        "in_step": any(f.filename.replace(os.sep, "/").endswith(_OF_A_STEP) for f in frames),
         **_first_of_ranks(error),
     }
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.attach import launch
 from postmortem.attach.answers import Answers
-from postmortem.attach.driver import last_words, shut_in
+from postmortem.attach.driver import shut_in
+from postmortem.attach.printed import last_words
 from postmortem.core.blame import Check, CheckResult
 from postmortem.core.errors import ReplayError
 from postmortem.silent.faults import FAULTS

@@ -6,7 +6,6 @@ files (`answers`), never by exit codes: shells, torchrun and accelerate each mak
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -23,7 +22,10 @@ from postmortem.attach.growth.explained import explained
 from postmortem.attach.jumps import jump_of
 from postmortem.attach.noting import note_end, note_steps
 from postmortem.attach.numbering import number_by_log
-from postmortem.attach.outcome import Outcome
+from postmortem.attach.other_settings import reasoned
+from postmortem.attach.outcome import Outcome, never_began
+from postmortem.attach.printed import ERRORS, OUTPUT, first_lines, last_words
+from postmortem.attach.resumed import from_non_finite
 from postmortem.attach.shadow import followed
 from postmortem.attach.steps import matched
 from postmortem.attach.tracing_again import trace_again
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from postmortem.attach.answers import Process
+    from postmortem.attach.growth.explained import Start
     from postmortem.checkpoints.histories import Level
     from postmortem.core.culprit import ReplayResult
     from postmortem.core.report import RunReport
@@ -54,9 +57,6 @@ class Captures:
     most: int = 32 << 30
 
 
-_OUTPUT, _ERRORS = launch.OUTPUT, "errors"
-"""What the command writes to stdout and stderr, in the session."""
-_TAIL = 1 << 16
 _LOOK = 0.4  # seconds between two comparisons with the log
 _SILENT = 60.0  # seconds after a fault in which other ranks may answer
 _UNLIKE = 32  # backward passes, or a few log intervals of them, none of which the log has: it will not follow
@@ -107,20 +107,40 @@ def rerun(
         if not stopped and outcome.process is None:
             raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session)))
         process = outcome.process
+        if process is not None and never_began(process, view):
+            raise outcome.failed_early(process)
         if process is not None and process.again and process.culprit is None:
             trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
         result = stagnation.explained(result, session) if "look" in plan else result
-        if outcome.process is not None and _grows(watching.aim, outcome.process):
-            mapping, _ = matched(view, outcome.process.passes, outcome.process.rank)
-            assert aim.sought is not None
-            result = explained(result, outcome.process, mapping, aim.sought, start, fixes=fix)
-        elif outcome.process is not None and outcome.process.fault is not None:
-            result = before_fault.tried(result, outcome.process, view, report, start, fixes=fix)
+        result = reasoned(result, run.config if run is not None else {}, command, first_lines(session))
+        if outcome.process is not None:
+            result = _further(result, outcome.process, outcome, watching.aim, report, start, fix=fix)
         if looked is not None:
             looked(session)
         launched.remove()
     return replace(result, seconds=time.monotonic() - started)
+
+
+def _further(
+    result: ReplayResult,
+    process: Process,
+    outcome: Outcome,
+    aim: Aim,
+    report: RunReport | None,
+    start: Start,
+    *,
+    fix: bool,
+) -> ReplayResult:
+    """What the state that the command began with, or further runs of it, tell about a growth or a fault."""
+    if _grows(aim, process):
+        mapping, _ = matched(outcome.view, process.passes, process.rank)
+        assert aim.sought is not None
+        return explained(result, process, mapping, aim.sought, start, fixes=fix)
+    if process.fault is None:
+        return result
+    result = from_non_finite(result, process, outcome.command, report)
+    return before_fault.tried(result, process, outcome.view, report, start, fixes=fix)
 
 
 def _grows(aim: Aim, process: Process) -> bool:
@@ -146,7 +166,7 @@ def shut_in(
 ) -> launch.Launched:
     """Starts `command`, its output in two files of the session. Raises ReplayError where that cannot be done."""
     try:
-        with (session / _OUTPUT).open("wb") as out, (session / _ERRORS).open("wb") as errors:
+        with (session / OUTPUT).open("wb") as out, (session / ERRORS).open("wb") as errors:
             launched = launch.start(
                 command,
                 plan,
@@ -254,17 +274,6 @@ class _Rerun:
         if series is None or len(series) < 2:
             return 1
         return max(1, int((series.step[-1] - series.step[0]) // (len(series) - 1)))
-
-
-def last_words(session: Path) -> str:
-    """The last line that the command wrote to stderr, else to stdout; lines without a word do not count."""
-    for name in (_ERRORS, _OUTPUT):
-        with suppress(OSError), (session / name).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-            if said := next((line for line in reversed(lines) if any(map(str.isalnum, line))), ""):
-                return said[:300]
-    return ""
 
 
 # ---- `postmortem run`

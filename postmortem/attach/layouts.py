@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.attach import launch
 from postmortem.attach.answers import Answers
-from postmortem.attach.driver import last_words, shut_in
+from postmortem.attach.driver import shut_in
 from postmortem.attach.layout.told import Told, read
+from postmortem.attach.printed import last_words
 from postmortem.core.errors import ReplayError
 from postmortem.core.layout import LayoutResult, LayoutTrial, StridedGradient
 

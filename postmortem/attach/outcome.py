@@ -81,6 +81,15 @@ class Outcome:
         culprit = Culprit(cause="none", phase="none", fidelity=fidelity, how=(why,))
         return NothingSeen(why, self._result(None, None, fidelity, culprit, judged=False))
 
+    def failed_early(self, process: Process) -> NothingSeen:
+        """The error of a command that raised before its first step, with the answer."""
+        what = raised(process)
+        place = f" ({os.path.relpath(what.file)}:{what.line})" if what.file else ""
+        message = f": {what.message[:300]}" if what.message else ""
+        error = self.unseen(f"the command failed before its first training step: {what.type}{message}{place}")
+        error.result = replace(error.result, raised=what)
+        return error
+
     def of_rerun(self, aim: Aim, *, stopped: bool) -> ReplayResult:
         """The answer of a rerun. stopped: it was ended by us, as nothing more was to be expected of it."""
         process = self.process
@@ -301,6 +310,19 @@ class Outcome:
             ),
             protection=self.protection,
         )
+
+
+def never_began(process: Process, view: View | None) -> bool:
+    """Whether the program raised while it prepared its training: a wrong path, an option, a file that is missing.
+
+    Where the log has no step, or names the same class of exception, that is how the run itself ended.
+    """
+    told = process.raised
+    if told is None or process.fault is not None or process.ticks or process.passes or told.get("in_step"):
+        return False
+    if view is None or view.last_step is None or "NCCL" in told["message"]:
+        return False
+    return not any(told["type"] in event.message for event in view.run.event_list if event.severity == "error")
 
 
 def raised(process: Process) -> Raised:

@@ -67,7 +67,7 @@ class Recall(Agent):
         _Feed(batches, self.standby.record).begin()
         _keep_settings(batches.value(batches.of("settings")), program)
         self.standby.course.clear()  # those of its first steps are not those before the captured one
-        self.standby.course += capture.head.get("course", [])
+        self.standby.course += [(number, loss) for loss in capture.head.get("course", [])]
         self.report.line(
             "recalled",
             tick=number + 1,

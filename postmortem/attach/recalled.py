@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.attach import launch
 from postmortem.attach.answers import Answers
-from postmortem.attach.driver import denied, last_words, shut_in
+from postmortem.attach.driver import denied, shut_in
 from postmortem.attach.outcome import Outcome
+from postmortem.attach.printed import last_words
 from postmortem.checkpoints.captures import step_of
 from postmortem.core.culprit import Fidelity
 from postmortem.core.errors import ReplayError, UsageError

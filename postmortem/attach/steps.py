@@ -19,7 +19,7 @@ import numpy as np
 from postmortem.attach.uneven import numbers_of
 from postmortem.attach.uneven import results as results_of
 from postmortem.core.culprit import Fidelity
-from postmortem.replay.roll.fidelity import LoggedLoss, candidates, compare
+from postmortem.replay.roll.fidelity import ANOTHER_SETUP, LoggedLoss, candidates, compare
 from postmortem.replay.step.result import StepResult
 
 if TYPE_CHECKING:
@@ -154,12 +154,16 @@ def matched(
 def _best(series: Sequence[LoggedLoss], passes: Sequence[Pass]) -> tuple[tuple[float, ...], Mapping] | None:
     """The mapping that meets most of the values, with its score; the last part of that is the share that is met."""
     best: tuple[tuple[float, ...], Mapping] | None = None
+    usual = next(ways(passes)).group
+    alike = begins_alike(series, passes)
     for way in ways(passes):
         values = way.values([p.loss for p in passes])
         if not any(map(math.isfinite, values)) and any(math.isfinite(p.loss) for p in passes):
             continue
         for loss in series:
             for first, hits, met in _offsets(loss, values):
+                if alike is not None and hits == 1 and way.at is not None and way.group > usual:
+                    continue  # one loss of many, by leaving out those that the log does not have
                 score = (hits / (met + 0.5), hits, -way.group, hits / met)  # 9 of 10 is more than 1 of 1
                 if best is None or score > best[0]:
                     best = score, Mapping(way, first, tuple(passes))
@@ -171,6 +175,21 @@ def _best(series: Sequence[LoggedLoss], passes: Sequence[Pass]) -> tuple[tuple[f
             if best is None or uneven > best[0]:
                 best = uneven, Mapping(Way(1, 0, ""), numbers[0], tuple(passes), numbers, loss)
     return best
+
+
+def begins_alike(series: Sequence[LoggedLoss], passes: Sequence[Pass]) -> int | None:
+    """The only logged step that holds the first of the losses, where the log goes on and none of the next ones is that
+    of its step: the weights and the batch are those of the run there, and no later ones are. None otherwise."""
+    values = [p.loss for p in passes[: 1 + _NEXT]]
+    if len(values) < 1 + _NEXT or not all(map(math.isfinite, values)):
+        return None
+    for loss in (s for s in series if not s.mean):
+        at = [step for step, logged in loss.values.items() if _same(loss, logged, values[0])]
+        later = [(loss.values.get(at[0] + k), values[k]) for k in range(1, len(values))] if len(at) == 1 else []
+        known = [(logged, value) for logged, value in later if logged is not None]
+        if known and not any(_same(loss, logged, value) for logged, value in known):
+            return at[0]
+    return None
 
 
 def _certain(score: tuple[float, ...]) -> bool:
@@ -244,6 +263,7 @@ def _distinct(loss: LoggedLoss, first: int, values: Sequence[float]) -> int:
     return len({value for value in met if math.isfinite(value)})
 
 
+_NEXT = 2  # losses after the first one of a rerun that show whether it goes on as the log does
 _LIKELY = 9  # ways that are tried on series of other names: a loss a step, and those of its usual number of passes
 _LOOKED = 24
 _DIFFERENT = 3
@@ -352,9 +372,13 @@ def _unlike(series: Sequence[LoggedLoss], passes: Sequence[Pass]) -> Fidelity:
     n = len(passes)
     which = "the loss" if n == 1 else f"the {n} losses"
     note = f"the rerun does not follow the log: {which} of its backward passes are not those of {tags}"
-    reasons = (
+    reasons: tuple[str, ...] = (
         "another order of the data: a resumed run that shuffles anew",
         "dropout, noise or shuffling, whose random state the program does not restore",
-        "another configuration, state or code than that of the run",
+        ANOTHER_SETUP,
     )
+    at = begins_alike(series, passes)
+    if at is not None:
+        note = f"{note}, but for the first, which is that of step {at}"
+        reasons = (f"another learning rate, optimizer state or clipping: the first loss is that of step {at}", *reasons)
     return Fidelity(ok=False, note=note, reasons=reasons)

@@ -6,18 +6,22 @@ import dataclasses
 import importlib.util
 import inspect
 import re
-import shutil
 import textwrap
 from typing import Any
 
 import click
 
 from postmortem import signatures
-from postmortem.cli.shared import CONTEXT, echo_json
+from postmortem.cli.shared import CONTEXT, columns, echo_json
 from postmortem.core.errors import UsageError, did_you_mean
+from postmortem.core.printable import filled
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.silent.faults import FAULTS
+
+_HANGING = " " * 11
+"""Before the further lines of a rule."""
+_MARK = re.compile(r"\s*(?:[-*] |\d+\. )")
 
 
 def _pages() -> list[dict[str, Any]]:
@@ -37,8 +41,7 @@ def _detector_text(detector: Any) -> str:
     if not options:
         return text
     meaning = " ".join((inspect.getdoc(detector.Options) or "").split())
-    shown = textwrap.fill(f"Options: {', '.join(options)}. {meaning}".rstrip(), 118, break_on_hyphens=False)
-    return f"{text}\n\n{shown}"
+    return f"{text}\n\nOptions: {', '.join(options)}. {meaning}".rstrip()
 
 
 def _fix_pages() -> list[dict[str, Any]]:
@@ -51,7 +54,9 @@ def _fix_pages() -> list[dict[str, Any]]:
 
 
 def _page(kind: str, code: str, name: str, severity: str, text: str) -> dict[str, Any]:
-    summary = next((line for line in text.splitlines() if line and not line.startswith("#")), "")
+    paragraph = next((part for part in text.split("\n\n") if part and not part.startswith("#")), "")
+    first, ends, _ = " ".join(paragraph.split()).partition(". ")
+    summary = first + ends.strip()
     return {"kind": kind, "code": code, "name": name, "severity": severity, "summary": summary, "text": text}
 
 
@@ -84,11 +89,26 @@ def _named(what: str, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _page_text(page: dict[str, Any], *, verbose: bool) -> str:
     about = f"{page['kind']}, {page['severity']}" if page["severity"] else page["kind"]
-    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-    text = page["text"]
-    if page["kind"] == "signature":
-        text = _for_a_terminal(text, max(40, width), verbose=verbose)
+    width = min(columns(), 120)
+    of_signature = page["kind"] == "signature"
+    text = _for_a_terminal(page["text"], width, verbose=verbose) if of_signature else _prose(page["text"], width)
     return f"{page['code']} {page['name']} ({about})\n\n{text}".lstrip()
+
+
+def _prose(text: str, width: int) -> str:
+    """A docstring: its paragraphs wrapped anew, each entry of a list on its own; what is indented stays as it is."""
+    parts = []
+    for paragraph in text.split("\n\n"):
+        entries: list[str] = []
+        for line in paragraph.splitlines():
+            own = line.startswith(" ") or _MARK.match(line) is not None or not entries or entries[-1].startswith("    ")
+            if own:
+                entries.append(line)
+            else:
+                entries[-1] += " " + line
+        wrapped = [[e] if e.startswith("    ") else _wrapped(e, width, "") for e in entries]
+        parts.append("\n".join(line for lines in wrapped for line in lines))
+    return "\n\n".join(parts)
 
 
 def _for_a_terminal(page: str, width: int, *, verbose: bool) -> str:
@@ -117,7 +137,7 @@ def _shortened(title: str, lines: list[str]) -> list[str]:
 
 
 def _wrapped(line: str, width: int, indent: str) -> list[str]:
-    mark = re.match(r"- |\d+\. ", line)
+    mark = _MARK.match(line)
     hanging = indent + " " * (len(mark[0]) if mark else 0)
     return textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False)
 
@@ -139,6 +159,8 @@ def rules(format_: str) -> int:
     for kind, title in titles.items():
         click.echo(f"{title}:")
         for p in (p for p in pages if p["kind"] == kind):
-            click.echo(f"  {p['code']:<7}{p['name']:<28} {p['severity']:<8} {p['summary']}"[:160].rstrip())
+            row = f"{p['code']:<7}{p['name']:<28} {p['severity']:<8} {p['summary']}"
+            indent = " " * (len(row) - len(row.lstrip()) + 2)
+            click.echo("\n".join(filled(row.strip(), columns(), indent, _HANGING)))
         click.echo("")
     return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli.shared import CONTEXT, PATH, echo_json, own_stdout, warn_of_broken_plugins
+from postmortem.cli.shared import CONTEXT, PATH, columns, echo_json, own_stdout, warn_of_broken_plugins
 from postmortem.core.printable import printable
 from postmortem.core.registry import entry_points
 from postmortem.reporters.replay_text import replay_lines
@@ -67,9 +67,9 @@ def replay(
     `postmortem replay runs/exp7 -- python train.py --resume runs/exp7/ckpt_4750.pt`. It runs unmodified up to that
     step; your files are not changed. Without COMMAND, a recipe defines how a step is run.
 
-    TARGET is a run folder, a log or a checkpoint. Exit code 1: a culprit was found, or COMMAND
-    raised; 0: the replayed losses match the log and nothing failed; 3: no culprit was found, and the replayed losses
-    do not match the log. docs/replay.md describes recipes. A minimal one:
+    TARGET is a run folder, a log or a checkpoint. Exit code 1: a culprit was found, or COMMAND raised in a step; 0: the
+    replayed losses match the log and nothing failed; 2: COMMAND failed before its first step; 3: no culprit was found,
+    and the replayed losses do not match the log. docs/replay.md describes recipes. A minimal one:
 
     \b
     import train, postmortem
@@ -104,7 +104,7 @@ def replay(
     if format_ == "json":
         echo_json(result.as_json())
     else:
-        click.echo(printable("\n".join(replay_lines(result, shutil.get_terminal_size((100, 24)).columns))))
+        click.echo(printable("\n".join(replay_lines(result, columns(), asked=options["step"]))))
     if result.culprit.phase != "none" or (result.culprit.cause == "transient" and result.judged):
         return 1
     if result.raised is not None:

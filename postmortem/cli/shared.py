@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -47,6 +48,11 @@ class _Source(_Given):
 PATH = _Given(path_type=Path)
 SOURCE = _Source(path_type=Path)
 """A path or a URL (``s3://…``)."""
+
+
+def columns() -> int:
+    """The width of the terminal, or of COLUMNS; 100 where there is neither, as in a pipe."""
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
 def loaded(path: Path | str, roles: Mapping[str, str] | None = None) -> Run:

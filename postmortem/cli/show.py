@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from postmortem.cli.shared import CONTEXT, SOURCE, echo_json, loaded
+from postmortem.cli.shared import CONTEXT, SOURCE, columns, echo_json, loaded
 from postmortem.core.config import parse_roles
 from postmortem.reporters.run_text import run_facts, run_text
 
@@ -24,5 +24,5 @@ def show(run: Path, role: tuple[str, ...], format_: str) -> int:
     if format_ == "json":
         echo_json(run_facts(found))
     else:
-        click.echo(run_text(found))
+        click.echo(run_text(found, columns()))
     return 3 if any(p.lost for p in found.problems) or not found.n_points else 0

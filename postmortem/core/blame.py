@@ -45,7 +45,7 @@ class Check:
 class NonfiniteLoss:
     """A loss that was not finite, as first seen: not every step is looked at. `step`: optimizer steps made before it;
     `value`: NaN or an infinity; `passes` of `of` backward passes that were looked at began at such a loss; `file` and
-    `line`: of the first of them."""
+    `line`: of the first of them. `nan`: how many of `passes` are NaN; the others are infinite."""
 
     step: int
     value: float
@@ -53,6 +53,7 @@ class NonfiniteLoss:
     of: int
     file: str | None = None
     line: int | None = None
+    nan: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """As in the answer of `postmortem check`."""

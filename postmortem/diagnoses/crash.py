@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
     from postmortem.signatures import Signature
 
+_LONG = 200  # characters of a message
 _SEE = re.compile(r"See (?P<other>[\w-]+)(?:[:;] (?P<rest>.+)|\.?$)")
 
 
@@ -40,7 +41,7 @@ class Crash:
         count = int(root.evidence.get("count", 1))
         ranks = root.evidence.get("ranks") or []
         frame, unreadable = root.evidence.get("frame"), root.evidence.get("unreadable")
-        summary = f"{_what(view, root, known)}: {root.message.rstrip('.')}."
+        summary = f"{_what(view, root, known)}: {_first_sentence(root.message).rstrip('.')}."
         story = (
             Story(view, root, [*(f for f in crashes if f is not root), *named(findings, "silent-death")])
             .after_the_log()
@@ -52,7 +53,7 @@ class Crash:
             )
             .advise(f"check {unreadable}: repair it or leave it out" if unreadable else None)
             .advise(*(root.evidence.get("advice") or (_fixes(known, unreadable) if known is not None else ())))
-            .advise(f"to look for, not checked here: {known.evidence}" if known and known.evidence else None)
+            .advise(to_look_for(known) if known and known.evidence else None)
             .advise(f"postmortem explain {root.evidence.get('kind', root.code)}")
         )
         if ABOUT_NUMBERS.search(root.message):
@@ -62,6 +63,17 @@ class Crash:
             return story.diagnosis(root.name, summary, "likely" if symptom else "certain")
         strength: Strength = "likely" if symptom else known.strength
         return story.diagnosis(f"crash: {known.id}", f"{summary} {known.claim}".rstrip(), strength)
+
+
+def to_look_for(known: Signature) -> str:
+    """What else would show the cause, as advice."""
+    return f"to look for, not checked here: {known.evidence}"
+
+
+def _first_sentence(message: str) -> str:
+    """Of a long message its first sentence: the event has all of it."""
+    end = message.find(". ")
+    return message[:end] if len(message) > _LONG and end > 0 else message
 
 
 def _what(view: View, root: Finding, known: Signature | None) -> str:

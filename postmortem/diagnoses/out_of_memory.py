@@ -3,9 +3,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
+from postmortem.diagnoses.crash import Reason, crash_of, to_look_for, with_reasons
 from postmortem.diagnoses.shared.last_good import watched
 from postmortem.signatures import CATALOGUE
 
@@ -13,11 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Diagnosis, Event, Finding
+    from postmortem.core.series import Series
     from postmortem.core.view import View
 
 _PROCESS = re.compile(r"Process (\d+) has (\d+(?:\.\d+)?) (\w+) memory in use")
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _FIRST_STEPS = 2
+_PARTS = 5
+_GROWN, _EVEN = 0.02, 0.25
+"""Into how many parts the logged memory is cut; the growth over all of them that counts, relative to the first; and the
+least of each, relative to an even growth."""
+_SHORTER = "limit the length of the longest batch, and evaluate under torch.no_grad()"
+_ITEM = "store loss.item() and not loss"
+_KEPT = f"{_ITEM}: a stored tensor keeps its graph, and the graph all activations"
 
 
 @diagnosis
@@ -41,7 +51,9 @@ class OutOfMemory:
             return None
         story, event = found
         explained = sorted(_reasons(view, event), key=lambda e: -e.nbytes)
-        return with_reasons(story, event, [e.reason for e in explained], instead_of=CATALOGUE[event.kind].fixes[1:])
+        known = CATALOGUE[event.kind]
+        replaced = [*known.fixes[1:], *([to_look_for(known)] if view.main("memory") is not None else [])]
+        return with_reasons(story, event, [e.reason for e in explained], instead_of=replaced)
 
 
 class _Explained(NamedTuple):
@@ -124,20 +136,42 @@ def _when(view: View, event: Event) -> Iterator[Reason]:
         )
         yield Reason(evidence, (CATALOGUE[event.kind].fixes[0],))
         return
-    course = ""
-    if (memory := view.main("memory")) is not None:
-        before = memory.finite.value[memory.finite.step <= event.step]
-        if len(before) > _FIRST_STEPS:
-            early, late = number(before[len(before) // 10]), number(before[-1])
-            course = f"; {memory.tag} was {early} early on and {late} before the failure"
+    memory = view.main("memory")
+    known = memory.finite if memory is not None else None
+    course = _course(known.take(known.step <= event.step)) if known is not None else None
+    if course is not None:
+        yield course
+        return
+    evidence = f"memory sufficed for {steps} logged steps; a larger batch, an evaluation or a leak may explain it"
+    yield Reason(evidence, (f"{_SHORTER}; if memory grew, {_ITEM}",))
+
+
+def _course(memory: Series) -> Reason | None:
+    """What the logged memory did up to the failure; None where there are too few values to tell."""
+    n = len(memory)
+    if n < _PARTS:
+        return None
+    value, tag = memory.value, memory.tag
+    levels = [float(np.median(part)) for part in np.array_split(value, _PARTS)]
+    rises = np.diff(levels)
+    ends = f"from {number(value[0])} at step {memory.step[0]} to {number(value[-1])} at step {memory.step[-1]}"
+    if (rises > 0).all() and rises.sum() > _GROWN * levels[0] and rises.min() > _EVEN * rises.sum() / len(rises):
+        evidence = (
+            f"memory use ({tag}) rises steadily {ends}, in each fifth of the {n} logged values: a leak is a possible "
+            "cause, growing batches are another"
+        )
+        return Reason(evidence, (_KEPT, "record allocations with torch.cuda.memory._record_memory_history()"))
+    low, high = float(value.min()), float(value.max())
+    if high - low <= _GROWN * abs(high):
+        evidence = (
+            f"memory use ({tag}) stays between {number(low)} and {number(high)} in all {n} values up to the failure: a "
+            "larger batch or an evaluation may explain it, a leak is not seen"
+        )
+        return Reason(evidence, (_SHORTER,))
     evidence = (
-        f"memory sufficed for {steps} logged steps; a larger batch, an evaluation or a leak may explain it{course}"
+        f"memory use ({tag}) goes {ends}, not steadily: a larger batch, an evaluation or a leak may explain the failure"
     )
-    advice = (
-        "limit the length of the longest batch, and evaluate under torch.no_grad(); "
-        "if memory grew, store loss.item() and not loss"
-    )
-    yield Reason(evidence, (advice,))
+    return Reason(evidence, (f"{_SHORTER}; if memory grew, {_ITEM}",))
 
 
 def _in_units(nbytes: int) -> str:

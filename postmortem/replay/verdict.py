@@ -10,6 +10,7 @@ from postmortem.checkpoints.find import shown
 from postmortem.checkpoints.health import inspect
 from postmortem.core.culprit import Culprit
 from postmortem.core.errors import ReplayError
+from postmortem.core.printable import listed
 from postmortem.replay.attempts import INITIAL
 from postmortem.replay.culprit.localize import localize
 from postmortem.replay.onset import with_onset
@@ -182,8 +183,7 @@ def with_bad_start(found: Culprit, start: Path, attempt: Attempt) -> Culprit:
     bad = [t.name for t in inspect(start).bad] if fidelity.compared and not fidelity.ok else []
     if not bad:
         return found
-    names = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
-    note = f"the checkpoint {shown(start)} already holds non-finite values ({names}), so the fault came before it"
+    note = f"the checkpoint {shown(start)} already holds non-finite values ({listed(bad)}), so the fault came before it"
     attempt.fidelity = replace(fidelity, reasons=(note,))
     return replace(found, fidelity=attempt.fidelity, how=(*found.how, note))
 

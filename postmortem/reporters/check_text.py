@@ -43,10 +43,12 @@ def _lines(result: CheckResult, width: int, *, verbose: bool, ran: bool) -> Iter
 
 
 def _nonfinite(loss: NonfiniteLoss) -> str:
-    name = "NaN" if math.isnan(loss.value) else "infinite"
+    kinds = {"NaN": loss.nan, "infinite": loss.passes - loss.nan}
+    order = sorted(kinds, key=lambda kind: (kind == "NaN") != math.isnan(loss.value))  # what was seen first
+    how_often = " and ".join(f"{kind} in {kinds[kind]:,}" for kind in order if kinds[kind])
     where = f", at {_relative(loss.file)}:{loss.line}" if loss.file else ""
     first = f"first seen in optimizer step {loss.step} (counted from 0; not every step is checked){where}"
-    return f"the loss is {name}: {first}, in {loss.passes} of {count(loss.of, 'backward pass')} that were checked"
+    return f"the loss is {how_often} of {count(loss.of, 'backward pass')} that were checked; {first}"
 
 
 def _next(result: CheckResult) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from postmortem.core.printable import number
+from postmortem.core.printable import listed, number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.commands import with_commands
@@ -28,7 +28,7 @@ from postmortem.reporters.shared.outline import (
     unchecked,
     worst_first,
 )
-from postmortem.reporters.shared.words import clean, count, listed, sparkline
+from postmortem.reporters.shared.words import clean, count, sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

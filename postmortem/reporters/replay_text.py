@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import shown
+from postmortem.core.culprit import GROWTH
 from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import (
     actions,
@@ -76,18 +77,22 @@ def how_surely(c: Culprit) -> str:
     return f"{lead}established: {c.established}; fidelity: {fidelity_words(c.fidelity)}"
 
 
-def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
-    """The text output of a replay. Prose is wrapped at `width` columns, code and paths are not."""
+def replay_lines(result: ReplayResult, width: int = 100, *, asked: int | None = None) -> Iterator[str]:
+    """The text output of a replay. Prose is wrapped at `width` columns, code and paths are not. asked: the step that
+    the user requested, which need not be the one that was reached."""
     c = result.culprit
     prose = partial(_wrapped, width)
     yield from prose(_headline(result))
+    if asked is not None and result.step not in (None, asked):
+        yield from prose(f"Step {asked} was requested, this is about step {result.step} (see below for the reason).")
     yield ""
     if result.raised is not None:
         yield from prose(raised_line(result.raised))
         yield ""
     if result.fidelity.compared and not result.fidelity.ok and c.phase != "none":
         yield "The replayed losses do not match the log (see Fidelity below): this culprit is a lead, not established."
-    if result.command and not result.fidelity.ok and not result.fidelity.compared and c.phase != "none":
+    uncompared = not result.fidelity.ok and not result.fidelity.compared and "checkpoint" not in c.tensor
+    if result.command and uncompared and c.phase != "none":
         yield from prose(
             "The rerun could not be compared with the log: this is what failed in the rerun. That the run failed by it "
             "was not checked."
@@ -153,6 +158,9 @@ def closing_line(result: ReplayResult) -> str | None:
     when = f"optimizer step {result.tick}" if result.step is None else f"step {result.step}"
     if c.phase != "none":
         place = f"{from_here(c.file)}:{c.line}" if c.file else c.module or c.phase
+        if (growth := c.tensor.get(GROWTH)) is not None:
+            end = f"the first value that is not finite arises at {place} ({c.op or c.cause}), {when}"
+            return squeezed(f"culprit: the training diverged: {growth}; {end}", 300)
         return squeezed(f"culprit: {place} ({c.op or c.cause}), {when}", 300)
     if result.raised is not None:
         return raised_line(result.raised)
@@ -242,7 +250,11 @@ def _verdict(c: Culprit) -> Iterator[str]:
         return
     means = CAUSES.get(c.cause, "a fault of the training code that raises no error")
     meaning = f"{means} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
-    if incident(c) is None:
+    if (growth := c.tensor.get(GROWTH)) is not None:
+        yield f"Culprit: the training diverged: {growth}"
+        yield f"  the first value that is not finite: {happened(c)}"
+        yield f"  {meaning}"
+    elif incident(c) is None and "checkpoint" not in c.tensor:
         yield f"Culprit: {meaning}"
     else:
         yield f"Culprit: {happened(c)}"

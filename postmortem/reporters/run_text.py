@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.core.distinct import distinct
 from postmortem.core.objective import because
-from postmortem.core.printable import number, printable
+from postmortem.core.printable import filled, number, printable
 from postmortem.core.view import View
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
 
 _LONGEST_TAG = 200  # the longest names of layers are not as long
+_SETTINGS, _LONGEST_VALUE = 12, 60
 
 
 def run_facts(run: Run) -> dict[str, Any]:
@@ -62,8 +63,17 @@ def _tag(s: Series) -> dict[str, Any]:
     }
 
 
-def run_text(run: Run) -> str:
-    """What `postmortem show` prints: sources, tags and their roles, steps, restarts, problems. Safe for a terminal."""
+def run_text(run: Run, width: int = 100) -> str:
+    """What `postmortem show` prints: sources, tags and their roles, steps, restarts, problems. Safe for a terminal of
+    `width` columns; only names and paths that are longer are not broken."""
+    lines = []
+    for line in _lines(run):
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += filled(line.strip(), width, indent, indent + "  ") if len(line) > width else [line]
+    return printable("\n".join(lines))
+
+
+def _lines(run: Run) -> list[str]:
     facts = run_facts(run)
     lines = [f"{facts['run']}  ({facts['path']})", f"end of run: {facts['ended']}"]
     steps = facts["steps"]
@@ -93,10 +103,20 @@ def run_text(run: Run) -> str:
         [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]],
     )
     lines += _section("checkpoints", [f"step {c['step']}: {c['path']}" for c in facts["checkpoints"]])
+    lines += _section("configuration", _settings(facts["config"]))
     lines += _section("notes", facts["notes"])
     lines += _section("skipped intentionally", run.skipped.lines())
     lines += _section("problems", [_problem(p) for p in facts["problems"]])
-    return printable("\n".join(lines))
+    return lines
+
+
+def _settings(config: dict[str, Any]) -> list[str]:
+    """The settings in one row, the first ones of many."""
+    if not config:
+        return []
+    shown = [f"{name} = {str(value)[:_LONGEST_VALUE]}" for name, value in [*config.items()][:_SETTINGS]]
+    more = len(config) - len(shown)
+    return [", ".join(shown) + (f" and {more:,} more (--format json shows all)" if more else "")]
 
 
 def _files(files: list[str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from postmortem.checkpoints.find import find_checkpoints, names_a_checkpoint
+from postmortem.checkpoints.find import find_checkpoints, home_of, names_a_checkpoint
 from postmortem.core.errors import NotFoundError
 from postmortem.core.progress import progressed
 from postmortem.readers import Reader
@@ -371,9 +371,9 @@ class Grouping:
         return homes
 
     def _run(self, home: Path, key: str, members: list[ClaimedFile]) -> RunFiles:
-        relative = "" if home == self.root else home.relative_to(self.root).as_posix()
+        relative = named.relative_to(self.root).as_posix() if self.root in (named := home_of(home)).parents else ""
         own = name_of_history(home, self.root, alone=len(members) == len(self.files))
-        name = own or "/".join(p for p in (relative, key) if p) or home.resolve().name
+        name = own or "/".join(p for p in (relative, key) if p) or home_of(home.resolve()).name
         in_order = sorted(
             members, key=lambda f: (f.is_output, order_of_writing(f.path), f.attempt, place_in_log(f.path))
         )

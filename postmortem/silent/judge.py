@@ -55,8 +55,9 @@ def nonfinite_loss(looks: Sequence[Look]) -> NonfiniteLoss | None:
         begun, value = bad[0]
         if first is None or begun.step < first.step:
             place = begun.at
+            nan = sum(math.isnan(loss) for _, loss in bad)
             file, line = (place.file, place.line) if place is not None else (None, None)
-            first = NonfiniteLoss(begun.step, value, len(bad), len(passes), file, line)
+            first = NonfiniteLoss(begun.step, value, len(bad), len(passes), file, line, nan)
     return first
 
 

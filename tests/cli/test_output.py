@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -68,3 +69,24 @@ def test_an_old_report_stays_if_the_new_one_cannot_be_written(postmortem, runs, 
     postmortem("scan", runs, "-o", report)
     assert "2 runs" in report.read_text()
     assert report.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    "command", ["rules", "explain nan-onset", "explain diverged", "explain cuda-oom", "show killed"]
+)
+def test_text_keeps_to_the_width(postmortem, runs, monkeypatch, command, width):
+    """The lines of every page end at COLUMNS, in a pipe as well, but for words and paths that are longer."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.chdir(runs)
+    printed = postmortem(*command.split()).out.splitlines()
+    too_long = [line for line in printed if len(line) > width]
+    assert len(printed) > 5
+    assert [line for line in too_long if len(line.split()) > 1] == []
+
+
+def test_rules_are_whole_sentences(postmortem):
+    """What a rule finds is not cut in the middle of its sentence."""
+    lines = postmortem("rules", "--format", "json").out
+    for rule in json.loads(lines):
+        assert rule["summary"].endswith((".", ":")), rule

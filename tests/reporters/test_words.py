@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postmortem.core.printable import number
+from postmortem.core.culprit import GROWTH, Culprit, Fidelity, ReplayResult
+from postmortem.core.printable import listed, number
+from postmortem.reporters.replay_text import closing_line, replay_lines
 from postmortem.reporters.shared.commands import with_commands
-from postmortem.reporters.shared.words import clean, count, heights, listed, sparkline, thinned
+from postmortem.reporters.shared.words import clean, count, heights, sparkline, thinned
 
 values = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=80)
 
@@ -93,3 +95,17 @@ def test_counts_and_lists_read_well():
     """One run, two runs, and how many more."""
     assert [count(1, "run"), count(1200, "run"), count(2, "loss")] == ["1 run", "1,200 runs", "2 losses"]
     assert listed(["a", "b", "c", "d"], 2) == "a, b and 2 more"
+
+
+def test_a_growth_before_the_fault_stands_first() -> None:
+    """The operator is where the values leave the range: it is not the headline of a training that had diverged."""
+    said = "the loss had left its level 3 steps before the fault, at step 2: 5.742 before, 1.094e+21 in the last"
+    culprit = Culprit(cause="forward-op", phase="forward", op="pow", file="/x/train.py", line=24, tensor={GROWTH: said})
+    result = ReplayResult(
+        target="a", recipe="", checkpoint="", step=5, fidelity=Fidelity(ok=True), culprit=culprit, command=("python",)
+    )
+    closing = closing_line(result) or ""
+    assert closing.startswith(f"culprit: the training diverged: {said}; the first value that is not finite arises at ")
+    lines = list(replay_lines(result, 400))
+    assert f"Culprit: the training diverged: {said}" in lines
+    assert not [line for line in lines if line.strip().startswith("values:")]

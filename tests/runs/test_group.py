@@ -235,14 +235,15 @@ def test_lightning_versions(tmp_path):
     ],
 )
 def test_a_folder_inside_a_run(tmp_path, inside, file):
-    """A path that leads to the inside of a run is taken as the run: what lies above it was not asked for."""
+    """A path that leads to the inside of a run is taken as the run: what lies above it was not asked for. A folder of
+    logs alone does not tell runs apart by its name: the one above gives it."""
     path = tmp_path / inside / file
     path.parent.mkdir(parents=True)
     path.write_text(
         '{"log_history": [{"step": 1, "loss": 2.0}]}' if file.endswith(".json") else "step,loss\n1,2.0\n2,1.5\n"
     )
     (run,) = discover([path.parent])[0]
-    assert (run.path, run.name) == (path.parent, path.parent.name)
+    assert (run.path, run.name) == (path.parent, "exp" if inside == "exp/logs" else path.parent.name)
 
 
 def test_a_folder_of_tables(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from postmortem.core.blame import Check, CheckResult
+from postmortem.core.blame import Check, CheckResult, NonfiniteLoss
 from postmortem.reporters.check_text import check_lines
 from postmortem.silent.facts import Backward
 from postmortem.silent.judge import nonfinite_loss
@@ -111,9 +111,26 @@ def test_a_loss_that_is_nan_is_said_first(tmp_path: Path) -> None:
     done = called(tmp_path, "check", "--steps", "20", "--", sys.executable, "train.py")
     assert done.returncode == 1, done.stderr
     first, *rest = done.stdout.split("\n\n")
-    assert first.startswith("the loss is NaN: first seen in optimizer step 0 ")
+    assert first.startswith("the loss is NaN in ")
+    assert "infinite" not in first
+    assert "; first seen in optimizer step 0 (" in " ".join(first.split())
     assert f"  $ postmortem run -- {sys.executable} train.py" in rest[0]
     assert not (tmp_path / "steps").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "nan", "said"),
+    [
+        (math.inf, 33, "the loss is infinite in 4 and NaN in 33 of 40 backward passes"),
+        (math.nan, 33, "the loss is NaN in 33 and infinite in 4 of 40 backward passes"),
+        (math.inf, 0, "the loss is infinite in 37 of 40 backward passes"),
+        (math.nan, 37, "the loss is NaN in 37 of 40 backward passes"),
+    ],
+)
+def test_nan_is_not_infinite(value: float, nan: int, said: str) -> None:
+    """Each kind is counted on its own, that which was seen first stands first."""
+    result = CheckResult(("python", "train.py"), steps=40, nonfinite=NonfiniteLoss(3, value, 37, 40, nan=nan))
+    assert " ".join(check_lines(result)).startswith(said)
 
 
 ROWS = (Check("b", "ok", "fine"), Check("c", "not checked", "no such layer"), Check("a", "not ok", "bad"))

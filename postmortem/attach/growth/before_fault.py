@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.attach.growth.explained import explained
 from postmortem.attach.steps import matched
-from postmortem.core.culprit import Culprit
+from postmortem.core.culprit import GROWTH, Culprit
 from postmortem.core.printable import number
 from postmortem.replay.roll.level import leaves_level
 from postmortem.replay.roll.sought import Sought, sought_of
@@ -40,7 +40,8 @@ class Growth:
     def said(self) -> str:
         """In one sentence."""
         before = f"{number(self.usual)} before, {number(self.last)} in the last finite step"
-        return f"the loss had left its level {self.steps} steps before the fault, at step {self.step}: {before}"
+        steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        return f"the loss had left its level {steps} before the fault, at step {self.step}: {before}"
 
 
 def growth_before(process: Process, mapping: Mapping | None, view: View | None) -> Growth | None:
@@ -75,7 +76,8 @@ def told(culprit: Culprit, growth: Growth) -> Culprit:
     them, says nothing then."""
     how = f"{growth.said}; the operator is where the values leave the range"
     fixes = tuple(f for f in culprit.fixes if f.name != "drop_sample")
-    return replace(culprit, samples=None, fixes=fixes, how=(*culprit.how, how))
+    tensor = {**culprit.tensor, GROWTH: growth.said}
+    return replace(culprit, samples=None, fixes=fixes, how=(*culprit.how, how), tensor=tensor)
 
 
 def advised(growth: Growth, again: str | None) -> str:

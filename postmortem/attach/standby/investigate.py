@@ -85,12 +85,13 @@ def _first_failing(copy: Repeatable, request: Mapping[str, Any]) -> tuple[Reply,
     Parameters and buffers are looked at in some ticks only, so that an earlier one may have made them non-finite: of a
     copy that is older, the first tick that did is the one at fault.
     """
-    again = copy.ask(Plan(first=copy.kind not in JUMPS and copy.tick > request["forked"] + 1))
+    told = copy.tick
+    again = copy.ask(Plan(first=copy.kind not in JUMPS and told > request["forked"] + 1))
     if again.earlier is not None:
         copy.tick, copy.kind = again.earlier
-        later = {tick for tick, loss in request["losses"] if tick > copy.tick and math.isfinite(float.fromhex(loss))}
+        last = {tick: float.fromhex(loss) for tick, loss in request["losses"] if copy.tick <= tick < told}
         losses = [pair for pair in request["losses"] if pair[0] <= copy.tick]
-        course = request["course"][: len(request["course"]) - len(later)]
+        course = request["course"][: len(request["course"]) - sum(map(math.isfinite, last.values()))]
         request = {**request, "losses": losses, "course": course}
         again = copy.ask(Plan())
     return again, request

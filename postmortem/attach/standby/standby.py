@@ -68,8 +68,9 @@ class Standby(Observer):
         self._copy: _Sleeper | None = None
         self._losses: list[tuple[int, str]] = []
         self._passes = self._ended = self._usual = 0  # backward passes: since the copy, to the last tick, of that tick
-        self.course: deque[float] = deque(maxlen=COURSE)
-        """The losses of the last ticks, of each that of its last backward pass; told by who watches the program."""
+        self.course: deque[tuple[int, float]] = deque(maxlen=COURSE)
+        """The last ticks with their losses, of each that of its last backward pass; told by who watches the program. A
+        fault may be noticed some ticks later, so that its own tick and others after it can be among them."""
         self._thread = 0  # the one that made the copy
         self._budget = Budget(share)
         self._laps = Laps(in_the_kernel)
@@ -266,7 +267,7 @@ class Standby(Observer):
             "on_disk": self._journal.before,
             "gathered": gathered.rows,
             "passes": self._usual,
-            "course": list(self.course),
+            "course": [loss for tick, loss in self.course if tick < fault.tick],
             "seconds": 20.0 + 30.0 * (time.monotonic() - copy.began),
             "fixes": fixes,
             "capture": capture,

@@ -19,6 +19,8 @@ from postmortem.readers.text.bulk.rows import Rows
 from postmortem.readers.text.failures import find_events
 from postmortem.readers.text.lines.blocks import Lines, text_of
 from postmortem.readers.text.lines.own_texts import OwnTexts
+from postmortem.readers.text.lines.prefixes import labelled, peel
+from postmortem.readers.text.records.settings import settings_in
 from postmortem.readers.text.records.tokens import LONGEST_ROW
 from postmortem.readers.text.row_parser import RowParser
 from postmortem.readers.text.steps.resolve import resolve
@@ -45,6 +47,8 @@ _YEAR = re.compile(rb"(?<!\d)(20\d\d)[-/]\d\d[-/]\d\d")
 _CLOCK = re.compile(rb"\d\d:\d\d")
 _ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
 _MOST_SHAPES = 20_000
+_HEAD, _MOST_LINES = 65_536, 600
+"""Bytes and lines from the start of a log in which settings are looked for."""
 _STEPS_APART = 5
 """Repeated steps, and steps beyond them, that show a restart: ranks of one training are hardly a step apart."""
 _KEPT = 31 << 20
@@ -72,6 +76,8 @@ class LogFile:
         self.open = 0
         """Up to which byte of the next block the search for events sees every line, see `NEAR`."""
         self.code_lines: list[int] = []
+        self.head: list[str] = []
+        """The first lines, without the prefixes of loggers, which may be settings."""
         self.resolved: Resolved | None = None
         self.last_fall: int | None = None
 
@@ -100,6 +106,7 @@ class LogFile:
             started=None if np.isnan(self.first_time) else float(self.first_time),
             stopped=None if np.isnan(self.last_time) else float(self.last_time),
             step_axis=resolved.axis,
+            config=settings_in(self.head[: _before_first(resolved)]),
             facts=found.facts
             | ({"plan": resolved.plan} if resolved.plan else {})
             | ({"epoch_ends": resolved.ends} if resolved.ends else {}),
@@ -164,7 +171,11 @@ class LogFile:
         head = block.data[: min(block.size, 262_144)]
         found = _YEAR.search(head)
         self.parser.look(head, int(found[1]) if found else datetime.fromtimestamp(self.path.stat().st_mtime, UTC).year)
-        job = _JOB.search(text_of(head[:65_536]))
+        first = text_of(head[:_HEAD])
+        lines = first.splitlines()[:_MOST_LINES]
+        labels = labelled(lines)
+        self.head = [peel(line, labels=labels)[0] for line in lines]
+        job = _JOB.search(first)
         self.job = job[1] if job else None
 
     def _block(self, block: Block) -> Iterator[tuple[int, str]]:
@@ -211,6 +222,12 @@ class LogFile:
         else:
             rows.hidden[:] = False
         yield from rows.shown()
+
+
+def _before_first(resolved: Resolved) -> int:
+    """The number of lines before the first one with a step; before the first number, where there is no step."""
+    known = resolved.line[resolved.step != NO_STEP] if (resolved.step != NO_STEP).any() else resolved.line
+    return int(known.min()) - 1 if len(known) else 0
 
 
 def _is_done(plan: dict[str, Any]) -> bool:

@@ -50,6 +50,8 @@ _SHOWN_ELSEWHERE = {
 """Fields of an event that its message or its place already show."""
 _FIELD_WORDS = {"suspects": "suspect ranks", "ranks": "on ranks", "count": "times"}
 
+_LONG = 200  # characters of a message of which a diagnosis quotes the first sentence only
+
 
 @dataclass(frozen=True, slots=True)
 class Fold:
@@ -149,7 +151,8 @@ def describe(fold: Fold, run: RunReport, *, told: bool = False) -> str:
     `told`: the text of the diagnosis is shown above; a message that it contains is not repeated.
     """
     message, summary = fold.first.message, run.diagnosis.summary if told and run.diagnosis else ""
-    return clean(message, 400) if len(fold.members) == 1 and message and message not in summary else place(fold, run)
+    start = message.partition(". ")[0] if len(message) > _LONG else message  # all that a summary has of a long one
+    return clean(message, 400) if len(fold.members) == 1 and message and start not in summary else place(fold, run)
 
 
 def headline(run: RunReport, *, name_first: bool = False) -> str:
@@ -224,7 +227,8 @@ def explained(run: RunReport, limit: int = 0) -> list[str]:
             lines.append(f"What happened: {clean(happened(run.culprit), limit)}")
     if run.diagnosis:
         before = "From the log alone, without the culprit: " if lines else ""
-        lines.append(f"{before}{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary, limit)}")
+        claim = f"{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.name)}."
+        lines.append(f"{before}{claim} {clean(run.diagnosis.summary, limit)}")
     return lines
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postmortem.core.printable import number
+from postmortem.core.printable import listed, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,6 +135,8 @@ def _in_general(c: Culprit) -> str:
         return f"{c.op.rpartition('::')[2]} gave the first non-finite value"
     if c.phase == "backward" and c.op:
         return f"the derivative of {c.op.rpartition('::')[2]} is not finite"
+    if (held := c.tensor.get("checkpoint")) is not None:
+        return f"{held} already holds non-finite values in {listed(c.tensor['non_finite'])}"
     if c.phase == "parameters" and c.param:
         return f"{c.param} was not finite before the step"
     return CAUSES.get(c.cause, c.cause)

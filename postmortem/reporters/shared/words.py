@@ -48,12 +48,6 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}"
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """The first `most` names and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
-
-
 def thinned(curve: Sequence[float], width: int) -> list[float]:
     """At most `width` values: for each stretch a non-finite value if it has one, else the most extreme value."""
     n = len(curve)

@@ -46,7 +46,7 @@ def mostly(losses: list[LossComputed], so: Callable[[LossComputed], Any]) -> boo
 def ending(losses: list[LossComputed]) -> str:
     """The last operation of the prediction, in words."""
     last = losses[-1].behind[0] if losses[-1].behind else ""
-    return f" (it comes from {last.lower()})" if last else ""
+    return f", the output of {last.lower()}" if last else ""
 
 
 def line_of(loss: LossComputed) -> Place | None:

@@ -46,7 +46,7 @@ class NllWithoutLog(BaseFault):
             )
             yield self.blame(
                 last.at,
-                f"at {count(len(losses), 'step')} {last.name} got {what}{ending(losses)}, up to "
+                f"in {count(len(losses), 'step')} {last.name} received {what}{ending(losses)}, up to "
                 f"{max(x.values['highest'] for x in losses):.3g}; a log-probability is never above 0",
                 confirm="print output.exp().sum(1) before the loss, and train once with log_softmax",
                 seen=len(losses),

@@ -55,9 +55,9 @@ class SoftmaxBeforeCrossEntropy(BaseFault):
             floor = math.log(1 + (classes - 1) / math.e)
             yield self.blame(
                 last.at,
-                f"at {count(len(losses), 'step')} {last.name} got probabilities{ending(losses)}: between "
-                f"{last.values['lowest']:.2g} and {last.values['highest']:.2g}, with a sum of 1 over the {classes} "
-                f"classes before its own softmax; the loss cannot fall below {floor:.3g}",
+                f"in {count(len(losses), 'step')} {last.name} received probabilities{ending(losses)}: values between "
+                f"{last.values['lowest']:.2g} and {last.values['highest']:.2g} that sum to 1 over the {classes} "
+                f"classes; it applies a softmax of its own, so that the loss cannot fall below {floor:.3g}",
                 confirm="print output.sum(1) before the loss, and train once with the logits",
                 seen=len(losses),
                 classes=classes,

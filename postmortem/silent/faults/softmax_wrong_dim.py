@@ -61,7 +61,7 @@ class SoftmaxWrongDim(BaseFault):
             last = next(x for x in reversed(losses) if _elsewhere(x) is not None)
             dim = _elsewhere(last)
             seen, of = count(len(losses), "step"), f"dimension {dim} of {list(last.prediction)}"
-            what = f"the input of {last.name}{ending(losses)} sums to 1 over {of}"
+            what = f"the input of {last.name}{ending(losses)}{',' if ending(losses) else ''} sums to 1 over {of}"
             if dim not in (_sums(last) or ()):
                 what = f"the softmax in front of {last.name} runs over {of}"
             yield self.blame(
