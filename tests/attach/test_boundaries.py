@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +18,6 @@ PLAIN = ["loss", "backward", "before True", "after", "tick"]
 @pytest.fixture(scope="module")
 def lines() -> list[dict]:
     """What the program printed."""
-    import os
-    import subprocess
-    import sys
-
     env = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, str(PROGRAM)], capture_output=True, text=True, env=env, check=False, timeout=200
@@ -98,3 +97,28 @@ def test_an_exception_has_the_frames_of_the_program_only(lines) -> None:
     """Our wrappers are not in its traceback."""
     assert lines[1]["raised"] == "IndexError"
     assert not [f for f in lines[1]["frames"] if "attach/boundaries/" in f]
+
+
+INTERRUPTED = """
+import os, signal, torch
+from postmortem.attach import boundaries
+from postmortem.attach.observer import Observer
+
+class Watch(Observer):
+    def loss(self, loss):
+        os.kill(os.getpid(), signal.SIGINT)
+
+boundaries.install(Watch())
+w = torch.nn.Parameter(torch.ones(2))
+torch.optim.SGD([w], lr=0.1)
+w.sum().backward()
+"""
+
+
+def test_an_interruption_has_the_frames_of_the_program_only(tmp_path: Path) -> None:
+    """Also where it comes while a step is looked at."""
+    (tmp_path / "train.py").write_text(INTERRUPTED)
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "KeyboardInterrupt" in done.stderr
+    assert "w.sum().backward()" in done.stderr
+    assert "postmortem" not in done.stderr.replace(str(tmp_path), "")
