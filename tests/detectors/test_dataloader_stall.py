@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import postmortem
+from postmortem.core.view import View
 from postmortem.detectors.dataloader_stall import DataloaderStall
+from postmortem.detectors.shared.timing import opens
 from tests.detectors.cases import fires, put, quiet, scale, spoiled
 
 
@@ -116,3 +118,17 @@ def test_steps_that_compute_longer_wait_for_nothing(tmp_path: Path) -> None:
 def test_waits_of_some_milliseconds_in_all_are_nothing(tmp_path: Path) -> None:
     """On a busy machine single steps of 2 ms take 12 ms: many times the usual, and a fraction of a second in all."""
     assert watched_steps(tmp_path, wait=0.012, compute=0.0008) == []
+
+
+def test_the_first_rows_of_an_epoch_that_was_begun_twice(tmp_path: Path) -> None:
+    """Its first step is logged before and after the restart: both rows open a start, as the first of all does."""
+    rows = []
+    for epoch in (1, 2, 3, 3):
+        rows.append("================ Training Loss (Thu Oct 31 22:57:18 2024) ================")
+        for i in range(1, 41):
+            wait = 9.3 if i == 1 else 0.001
+            rows.append(f"(epoch: {epoch}, iters: {i * 10}, time: 1.5, data: {wait}) loss: {2 - i / 300:.3f}")
+    (tmp_path / "loss_log.txt").write_text("\n".join(rows) + "\n")
+    view = View(postmortem.load(tmp_path))
+    series = next(s.finite for s in view.of("data_time"))
+    assert opens(view, series).tolist() == (series.value > 1).tolist()

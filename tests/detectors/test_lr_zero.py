@@ -59,3 +59,11 @@ def an_exponential_decay_below_what_is_printed(base):
 def a_linear_decay_that_ends_too_early(base):
     """A straight line ends at zero, however few decimals are printed."""
     return base | {"lr": np.round(np.maximum(0, 0.01 * (1 - np.arange(N) / (N // 2))), 4)}
+
+
+@quiet(LrZero, source="text")
+def a_rate_of_one_digit_that_comes_and_goes(base):
+    """Printed as 0.0000 and 0.0001 in turn, it is about half of that."""
+    rate = np.full(N, 1e-4)
+    rate[:4], rate[40], rate[42:] = 0, 0, 0
+    return base | {"lr": rate}

@@ -117,6 +117,8 @@ def _may_be_rounded(series: Series, at: int) -> bool:
         return True
     if series.source != "text" or decimals < _DECIMALS or levels[-1] > _UNITS * unit:
         return False
+    if x.max() <= _UNITS * unit and (x[:at] == 0).any():
+        return True  # its zeros come and go: the text shows one digit of it
     if lengths[-1] >= _STAIR and (len(levels) < 2 or levels[-1] < 0.5 * levels[-2] or not levels[-2]):
         return True
     half = int(np.flatnonzero(x[:at] >= 0.5 * x.max())[-1])

@@ -81,11 +81,10 @@ def interrupted(view: View, series: Series) -> NDArray[np.bool_]:
 
 
 def opens(view: View, series: Series) -> NDArray[np.bool_]:
-    """True at the first row of each epoch and after each restart: workers start there and fill their queues.
+    """True at the first row, at that of each epoch, and after each restart: workers start there and fill their queues.
 
     None where that is true of half of the rows.
     """
-    found = np.zeros(len(series), bool)
     starts = [r.after for r in view.restarts]
     for reading in view.run.readings:
         starts += [end + 1 for end in reading.facts.get("epoch_ends", {}).values()]
@@ -93,7 +92,8 @@ def opens(view: View, series: Series) -> NDArray[np.bool_]:
         whole = np.floor(epoch.finite.value)
         starts += epoch.finite.step[1:][np.diff(whole) > 0].tolist()
     rows = np.searchsorted(series.step, np.array(starts, np.int64), side="left")
-    found[rows[rows < len(series)]] = True
+    rows = np.append(rows[rows < len(series)], 0)
+    found = np.isin(series.step, series.step[rows])  # a step may be logged before and after a restart
     return found if found.mean() < 0.5 else np.zeros(len(series), bool)
 
 
