@@ -29,8 +29,9 @@ def shows(thing: object, expected: str) -> None:
     assert len(repr(thing)) < 400
 
 
-def test_a_run_shows_how_it_was_read(sample_runs: Path, postmortem: Command) -> None:
+def test_a_run_shows_how_it_was_read(sample_runs: Path, postmortem: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run prints as `postmortem show` prints it; it is not judged, and no checkpoint is opened."""
+    monkeypatch.setenv("COLUMNS", "100")
     run = sample_runs / "nan-log-of-zero"
     loaded = pm.load(run)
     shows(loaded, postmortem("show", run).out)

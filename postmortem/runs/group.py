@@ -25,7 +25,7 @@ from postmortem.runs.file_names import (
     torchrun_rank,
     whole_log,
 )
-from postmortem.runs.loggers import FOLDERS_OF_EVENTS, two_loggers
+from postmortem.runs.loggers import FOLDERS_OF_EVENTS, NAMELESS, one_log_and_its_tables, two_loggers
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, real_path, runs_in
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test"}
 _HPARAMS_FOLDER = re.compile(r"\d{9,}(?:\.\d+)?$")
-_NAMELESS = {"", "nohup", "output", "console"}
-"""What a shell or a notebook calls the output of anything."""
-_NAMES_OF_ANY_LOG = {"train", "training", "trainer", "log", "run", "main", "job", "stdout", *_NAMELESS}
-_TABLES = 4
-"""Tables that one program may write beside its log: of updates, episodes, epochs, evaluations."""
 _ATTEMPT = re.compile(r"(?P<stem>.*[A-Za-z])[-_.]?(?:attempt|try|part|restart|resume)?[-_.]?(?P<number>\d{1,2})")
 _FOLDERS_OF_RUNS = ("wandb", "lightning_logs", "vis_data")
 _REPORTED = 64
@@ -130,6 +125,8 @@ class Grouping:
         self.files = [file for file in files if file.content != "monitor" and not is_history(file)]
         self.monitors = [file for file in files if file.content == "monitor"]
         self.problems = problems
+        self._homes_in: Counter[Path] = Counter()
+        """The homes of runs in each folder and below it."""
 
     def runs(self) -> list[RunFiles]:
         """The runs in order of their names, after all rules."""
@@ -141,6 +138,7 @@ class Grouping:
         groups: dict[tuple[Path, str], list[ClaimedFile]] = defaultdict(list)
         for file in self.files:
             groups[file.run].append(file)
+        self._homes_in = Counter(above for home in {home for home, _ in groups} for above in (home, *home.parents))
         in_order = sorted(groups.items(), key=lambda group: (str(group[0][0]), group[0][1]))
         return [self._run(home, key, members) for (home, key), members in in_order]
 
@@ -263,22 +261,13 @@ class Grouping:
         names = set(keys.values())
         if any(file.content == "table" and not keys[file.path] for file in members):
             return  # metrics.csv: the texts beside it are its own
-        if len(names - _NAMELESS) == 1 and all(file.is_output for file in members):
+        if len(names - NAMELESS) == 1 and all(file.is_output for file in members):
             return  # nohup.out beside the one log with a name
-        if self._one_log_and_its_tables(members, keys):
+        if one_log_and_its_tables(members, keys):
             return
         if len(names) > 1:
             for file in members:
                 file.key = keys[file.path]
-
-    def _one_log_and_its_tables(self, members: list[ClaimedFile], keys: dict[Path, str]) -> bool:
-        """``updates.jsonl`` is of the only text beside it, ``train.log``, or one in a folder that holds checkpoints."""
-        texts = {keys[file.path] for file in members if file.is_output}
-        tables = [file for file in members if not file.is_output]
-        if len(texts) != 1 or not tables or len(tables) > _TABLES:
-            return False
-        named_by_all = len(tables) == 1 and texts.pop().lower() in _NAMES_OF_ANY_LOG
-        return named_by_all or bool(find_checkpoints(members[0].home))
 
     def _join_attempts(self, members: list[ClaimedFile], keys: dict[Path, str]) -> None:
         """``train-1.out`` and ``train-2.out`` are the starts of one run if the folder holds one set of checkpoints."""
@@ -286,7 +275,7 @@ class Grouping:
         stems = {found["stem"] for _, found in numbered}
         starts = {int(found["number"]) for _, found in numbered}
         in_a_row = len(starts) > 1 and starts == set(range(min(starts), max(starts) + 1)) and min(starts) <= 1
-        others = {keys[file.path] for file in members} - {found[0] for _, found in numbered} - stems - _NAMELESS
+        others = {keys[file.path] for file in members} - {found[0] for _, found in numbered} - stems - NAMELESS
         if len(stems) != 1 or not in_a_row or others or not all(file.is_output for file, _ in numbered):
             return
         if find_checkpoints(members[0].home):
@@ -371,7 +360,10 @@ class Grouping:
         return homes
 
     def _run(self, home: Path, key: str, members: list[ClaimedFile]) -> RunFiles:
-        relative = named.relative_to(self.root).as_posix() if self.root in (named := home_of(home)).parents else ""
+        named = (
+            home_of(home) if self._homes_in[home_of(home)] == 1 else home
+        )  # with others in it, it tells none of them
+        relative = named.relative_to(self.root).as_posix() if self.root in named.parents else ""
         own = name_of_history(home, self.root, alone=len(members) == len(self.files))
         name = own or "/".join(p for p in (relative, key) if p) or home_of(home.resolve()).name
         in_order = sorted(

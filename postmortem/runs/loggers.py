@@ -1,4 +1,4 @@
-"""Which folders two loggers of one training write to: a table in one, event files in the other.
+"""Which files two loggers of one training write: a table in one folder, event files in another, or beside its text.
 
 Those of a Lightning trainer both hold its hyperparameters
 (https://lightning.ai/docs/pytorch/stable/extensions/logging.html); others are named by what they hold.
@@ -10,13 +10,22 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from postmortem.checkpoints.find import find_checkpoints
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from postmortem.runs.claimed import ClaimedFile
 
 FOLDERS_OF_EVENTS = ("tb", "tensorboard", "tb_logs", "tblogs", "tfevents", "events", "summaries", "summary")
 """Names of folders that say that event files lie in them, in lower case."""
 _TABLES = ("csv", "csv_logs", "csvlogs", "jsonl", "tables")
+NAMELESS = {"", "nohup", "output", "console"}
+"""What a shell or a notebook calls the output of anything."""
+_NAMES_OF_ANY_LOG = {"train", "training", "trainer", "log", "run", "main", "job", "stdout", *NAMELESS}
+_MOST_TABLES = 4
+"""Tables that one program may write beside its log: of updates, episodes, epochs, evaluations."""
 _VERSION = re.compile(r"version_\d+")
 
 
@@ -69,3 +78,16 @@ def _same_hparams(a: Path, b: Path) -> bool | None:
         return (a / "hparams.yaml").read_bytes() == (b / "hparams.yaml").read_bytes()
     except OSError:
         return None
+
+
+def one_log_and_its_tables(members: Sequence[ClaimedFile], keys: Mapping[Path, str]) -> bool:
+    """Whether the tables of a folder are of the only text in it: ``train.log``, or one beside checkpoints.
+
+    keys: path -> what would name its run.
+    """
+    texts = {keys[file.path] for file in members if file.is_output}
+    tables = [file for file in members if not file.is_output]
+    if len(texts) != 1 or not tables or len(tables) > _MOST_TABLES:
+        return False
+    named_by_all = len(tables) == 1 and texts.pop().lower() in _NAMES_OF_ANY_LOG
+    return named_by_all or bool(find_checkpoints(members[0].home))

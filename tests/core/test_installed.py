@@ -6,6 +6,7 @@ import importlib.metadata
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ POINTS = "[console_scripts]\nx = x:y\n\n[postmortem.readers]\ntally = tally:Tall
 def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What is remembered of the packages of this environment is forgotten before and after."""
     monkeypatch.setattr(sys, "path", [str(tmp_path / "python.zip"), str(tmp_path)])
+    plain = [f for f in sys.meta_path if f is PathFinder or not hasattr(f, "find_distributions")]
+    monkeypatch.setattr(sys, "meta_path", plain)  # other tests may have loaded what adds one
     yield from _cleared()
 
 

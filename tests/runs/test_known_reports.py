@@ -82,8 +82,8 @@ CHANGES = {
     "checkpoint in a folder": (lambda runs: _saved(runs / "a" / "checkpoints" / "step_40"), ["a"]),
     "recipe beside": (lambda runs: (runs / "recipe.py").write_text(""), ["a", "b", "c/one", "c/two"]),
     "settings beside several": (lambda runs: (runs / "c" / "config.json").write_text("{}"), ["c/one", "c/two"]),
-    "script of the log": (lambda runs: (runs / "d" / "train.py").write_text("loss.backward()\n"), ["d/logs"]),
-    "script goes": (lambda runs: (runs / "d" / "train.py").unlink(), ["d/logs"]),
+    "script of the log": (lambda runs: (runs / "d" / "train.py").write_text("loss.backward()\n"), ["d"]),
+    "script goes": (lambda runs: (runs / "d" / "train.py").unlink(), ["d"]),
     "a new run": (lambda runs: _new_run(runs / "e"), ["e"]),
 }
 

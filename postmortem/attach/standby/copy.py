@@ -50,12 +50,17 @@ class Copy(Repeatable):
     ) -> None:
         settle_down()
         asked = request.get("capture")
-        protect(keep=answer, allow=[Path(asked["folder"])] if asked else [])
+        allowed = Path(asked["folder"]).absolute() if asked else None
+        protect(keep=answer, allow=[allowed] if allowed is not None else [])
         cut_off()
         cut_off_trackers()
         gathered.take(request["gathered"])
         super().__init__(record, request["tick"], request["kind"], request["since"])
-        self.on_disk = request["on_disk"]
+        self.on_disk = {
+            path: before
+            for path, before in request["on_disk"].items()
+            if allowed is None or not (allowed.is_relative_to(path) or Path(path).is_relative_to(allowed))
+        }
         self._attempt = attempt
         self.seconds: float = request["seconds"]
         self.asked = 0

@@ -39,13 +39,13 @@ _PAIR = re.compile(
 )
 _IN_TEXT = re.compile(
     rf"(?<![\w./-])(?P<name>learning[ _-]rate|lr|(?:mini|micro)?-?batch[ _-]?size|weight[ _-]decay|(?:random )?seed)"
-    rf"\s*(?:=|:|\bof\b|\bis\b|\s)\s*(?P<value>{_NUMBER})(?![\w%/]|\.\d)",
+    rf"(?:\s*(?:=|:|\bof\b|\bis\b)\s*|\s+)(?P<value>{_NUMBER})(?![\w%/]|\.\d)",
     re.IGNORECASE,
 )
 _BLOCK = 3  # lines of a name and a value that follow each other, of which some are known, are settings
 _LONGEST = 1 << 16  # characters of a Namespace or a dict
 _ASSIGNED = re.compile(r"-{0,2}[A-Za-z][\w.\-]*=[^\s=]+")
-_PARTS = re.compile(r"\s*[,;|]\s+")
+_PARTS = re.compile(r"[,;|]\s+")
 
 
 def settings_in(lines: Sequence[str]) -> dict[str, Any]:
@@ -84,7 +84,8 @@ def _in_text(line: str) -> dict[str, Any]:
 def _several(line: str) -> dict[str, Any]:
     """The pairs of a line, if it is nothing but several, and one of them is known; else {}."""
     tokens = line.split()
-    parts = tokens if all(_ASSIGNED.fullmatch(token) for token in tokens) else _PARTS.split(line.strip())
+    assigned = all(_ASSIGNED.fullmatch(token) for token in tokens)
+    parts = tokens if assigned else [part.rstrip() for part in _PARTS.split(line.strip())]
     pairs = [_PAIR.fullmatch(part) or _IN_TEXT.fullmatch(part) for part in parts] if len(parts) > 1 else []
     found = {_key(m["name"]): _value(m["value"]) for m in pairs if m is not None}
     return found if len(found) == len(parts) and any(_plain(name) in _KNOWN for name in found) else {}

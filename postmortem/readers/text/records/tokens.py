@@ -46,7 +46,7 @@ def _tokens(word: str) -> re.Pattern[str]:
         rf"|(?P<a>\d++)(?: ?of ?|\s*+/\s*+)(?P<b>\d++|\?)(?![{word}/]|\.\d)"
         rf"|(?P<nonfinite>{NONFINITE})(?:%|\.0(?![{word}.])|(?![{word}/\-.]))"
         rf"|(?P<number>{NUMBER})"
-        rf"(?:(?P<unit>{unit})|(?![{word}]|\.\d)|(?=(?:step|iter|epoch|Step|Iter|Epoch|STEP|\[)))"
+        rf"(?:(?P<unit>{unit})|(?![{word}]|\.\d)|(?=[A-Za-zσ]{{1,3}}\))|(?=(?:step|iter|epoch|Step|Iter|Epoch|STEP|\[)))"
         r")"
     )
 

@@ -12,15 +12,18 @@ from postmortem.core.printable import number
 from postmortem.replay.culprit.calm import calm_limit
 from postmortem.replay.culprit.shares import Shares
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.step.overrides import Overrides
+from postmortem.replay.step.overrides import NOTHING, Overrides
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.course import Course
     from postmortem.replay.culprit.investigation import Investigation
     from postmortem.replay.culprit.shares import Carriers
 
 _SHOWN = 5
+_AFTER = 4  # steps after the first of a growth that have to stay calm
 _DATA = 0.5  # part of the jump that calm batches may show at the same weights, if the batch is at fault
 
 
@@ -54,6 +57,9 @@ def outlier_sample(case: Investigation) -> Culprit | None:
         trail.append(f"no particular samples of the {shares.samples.size or 'unknown'} in the batch carry it")
         return None
     trail.append(_carry(found, shares))
+    if course.sought.kind == "growth" and (later := _highest_without(course, shares, found.samples)) > course.limit:
+        trail.append(f"with that step run without them, the {course.what} grows to {number(later)} all the same")
+        return None
     tried = _tried(course, shares, found) if case.fixes else []
     stats: dict[str, object] = {"samples_in_batch": shares.samples.size, "share": found.share}
     stats |= {"sample_losses": [found.losses[i] for i in found.samples]} if found.losses else {}
@@ -67,6 +73,19 @@ def outlier_sample(case: Investigation) -> Culprit | None:
         fixes=tuple(tried),
         how=tuple(trail),
     )
+
+
+def _highest_without(course: Course, shares: Shares, samples: Sequence[int]) -> float:
+    """The largest value in the steps after the first of a growth, where that one is run without these samples."""
+    runner, step = course.runner, course.first
+    without = Overrides(batch=shares.samples.drop(samples))
+    runner.restore(course.before(step))
+    values = []
+    for later in range(step, min(course.roll.last, step + _AFTER) + 1):
+        batch, change = (runner.again(step), without) if later == step else (runner.draw(later), NOTHING)
+        result = runner.run(batch, later, overrides=change)
+        values.append(result.grad_norm if course.sought.gradient else result.loss)
+    return max((v if math.isfinite(v) else math.inf for v in values), default=-math.inf)
 
 
 def _carry(found: Carriers, shares: Shares) -> str:
