@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from postmortem.attach.observer import Observer
 
 _installed = False
-_HERE = os.path.join(os.path.dirname(__file__), "")
 _ATTACH = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_WRAPPERS = tuple(os.path.join(_ATTACH, name) for name in (os.path.join("boundaries", ""), "standby/journal.py"))
 
 
 def install(observer: Observer) -> None:
@@ -235,14 +235,14 @@ def _patch_endings() -> None:
     def tell(error: BaseException | None) -> None:
         if error is not None and not any(error is e for e in told) and not isinstance(error, KeyboardInterrupt):
             told.append(error)
-            error.__traceback__ = _without_frames_of(_HERE, error.__traceback__)
+            error.__traceback__ = _without_frames_of(_WRAPPERS, error.__traceback__)
             last_chance()
             listener.observer.raised(error)
 
     def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
         tell(error)
         if isinstance(error, KeyboardInterrupt):  # it may come while we look at the step
-            error.__traceback__ = _without_frames_of(_ATTACH, error.__traceback__)
+            error.__traceback__ = _without_frames_of((_ATTACH,), error.__traceback__)
         hook(kind, error, error.__traceback__)
 
     def thread_excepthook(args: Any) -> None:
@@ -278,11 +278,11 @@ def _patch_exit(ended: Callable[[], None]) -> None:
     os._exit = _exit
 
 
-def _without_frames_of(folder: str, trace: TracebackType | None) -> TracebackType | None:
-    """The traceback as it would be without the functions of ours that wrap those of torch."""
+def _without_frames_of(ours: tuple[str, ...], trace: TracebackType | None) -> TracebackType | None:
+    """The traceback as it would be without functions in files that begin so: they wrap others."""
     frames = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(folder):
+        if not trace.tb_frame.f_code.co_filename.startswith(ours):
             frames.append(trace)
         trace = trace.tb_next
     for outer, inner in itertools.pairwise([*frames, None]):

@@ -6,12 +6,12 @@ take, and a program that is told so may refuse to go on ("checkpoint_3 already e
 
 from __future__ import annotations
 
+import builtins
 import errno
+import functools
 import io
 import os
 import stat
-import sys
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,61 +26,58 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Journal:
-    """`before` has what each path was at the fork, for those that the program has changed since, as Python tells it.
+    """`before` has what each path was at the fork, for those that the program has changed since, as far as Python does.
 
-    Python tells of it by audit events (https://docs.python.org/3/library/audit_events.html), before the change is made;
-    files that are written from C++ alone are not among them.
+    Files that are written from C++ alone are not among them. Python's own functions are replaced by ones that note the
+    path first: an audit hook would be called some ten times in each step, for every `id`.
     """
 
     def __init__(self) -> None:
         self.before: dict[str, Before] = {}
-        self._writes: dict[str, Callable[..., None]] = {
-            "open": self._opened,
-            "os.mkdir": self._changed,
-            "os.link": self._linked,
-            "os.symlink": self._linked,
-            "os.rename": self._renamed,
-            "os.remove": self._changed,
-            "os.truncate": self._changed,
-        }
-        self._hooked = False
-        self._looking = threading.local()
+        self._installed = False
+        self._noting = False
 
     def begin(self) -> None:
         """A copy has been forked."""
         self.before = {}
-        if not self._hooked:
-            self._hooked = True
-            sys.addaudithook(self._audit)
+        self._noting = True
+        if not self._installed:
+            self._installed = True
+            io.open = builtins.open = self._first(open, self._opened)
+            os.open = self._first(os.open, self._opened_by_flags)
+            for name in ("mkdir", "remove", "unlink", "truncate"):
+                setattr(os, name, self._first(getattr(os, name), self._note))
+            for name in ("link", "symlink", "rename", "replace"):
+                setattr(os, name, self._first(getattr(os, name), self._moved))
 
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        note = self._writes.get(event)
-        if note is None or getattr(self._looking, "now", False):
-            return
-        self._looking.now = True  # to look at a file is to open it
-        try:
-            note(*arguments)
-        except (OSError, TypeError, ValueError):  # no such folder, a path that is none: the program is told by Python
-            return
-        finally:
-            self._looking.now = False
+    def end(self) -> None:
+        """Nothing is noted any more: this process is the copy."""
+        self._noting = False
 
-    def _opened(self, path: Any, mode: Any = None, flags: int = 0, *_: Any) -> None:
+    def _first(self, change: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+        @functools.wraps(change)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if self._noting:
+                with suppress(OSError, TypeError, ValueError):  # of a path that is none: `change` says so
+                    note(*args, **kwargs)
+            return change(*args, **kwargs)
+
+        return noted
+
+    def _opened(self, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
+        if set(mode) & set("wax+"):
+            self._note(file, grows="w" not in mode)
+
+    def _opened_by_flags(self, path: Any, flags: int, *_: Any, **__: Any) -> None:
         if flags & WRITES:
             self._note(path, grows=not flags & os.O_TRUNC)
 
-    def _changed(self, path: Any, *_: Any) -> None:
-        self._note(path)
+    def _moved(self, src: Any, dst: Any, *_: Any, src_dir_fd: Any = None, dst_dir_fd: Any = None, **__: Any) -> None:
+        self._note(src, dir_fd=src_dir_fd)
+        self._note(dst, dir_fd=dst_dir_fd)
 
-    def _linked(self, _: Any, new: Any, *__: Any) -> None:
-        self._note(new)
-
-    def _renamed(self, old: Any, new: Any, *_: Any) -> None:
-        self._note(old)
-        self._note(new)
-
-    def _note(self, path: Any, *, grows: bool = False) -> None:
-        if not isinstance(path, (str, bytes, os.PathLike)):
+    def _note(self, path: Any, *_: Any, grows: bool = False, dir_fd: Any = None, **__: Any) -> None:
+        if dir_fd is not None or not isinstance(path, (str, bytes, os.PathLike)):
             return
         name = os.path.abspath(os.fsdecode(path))
         if name in self.before:

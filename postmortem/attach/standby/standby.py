@@ -206,6 +206,7 @@ class Standby(Observer):
 
     def _sleep(self, wake: int, told: int, tick: int) -> Attempt:
         """What the copy does; returns in its children only."""
+        self._journal.end()
         try:
             # Now, not when it is woken: the program reads on in its files, and writes into memory that is shared.
             descriptors.silence([wake, told])
