@@ -20,8 +20,6 @@ POINTS = "[console_scripts]\nx = x:y\n\n[postmortem.readers]\ntally = tally:Tall
 def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What is remembered of the packages of this environment is forgotten before and after."""
     monkeypatch.setattr(sys, "path", [str(tmp_path / "python.zip"), str(tmp_path)])
-    plain = [f for f in sys.meta_path if f is PathFinder or not hasattr(f, "find_distributions")]
-    monkeypatch.setattr(sys, "meta_path", plain)  # other tests may have loaded what adds one
     yield from _cleared()
 
 
@@ -62,6 +60,8 @@ def test_without_a_plug_in_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.
     _install(tmp_path, "a-1.dist-info", None)
     _install(tmp_path, "b-1.dist-info", "[console_scripts]\npostmortem = postmortem.cli.main:main\n")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda: pytest.fail("asked"))
+    others = [f for f in sys.meta_path if f is not PathFinder and hasattr(f, "find_distributions")]
+    monkeypatch.setattr(sys, "meta_path", [f for f in sys.meta_path if f not in others])  # of other tests' packages
     assert installed.entry_points() == []
 
 
