@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
 Before = bytes | int | None
 """What a path was: a file with these contents, a file of which this many bytes were there already, or nothing."""
@@ -43,18 +44,21 @@ class Journal:
         self._noting = True
         if not self._installed:
             self._installed = True
-            io.open = builtins.open = self._first(open, self._opened)
-            os.open = self._first(os.open, self._opened_by_flags)
+            self._first(io, "open", self._opened)
+            builtins.open = io.open
+            self._first(os, "open", self._opened_by_flags)
             for name in ("mkdir", "remove", "unlink", "truncate"):
-                setattr(os, name, self._first(getattr(os, name), self._note))
+                self._first(os, name, self._note)
             for name in ("link", "symlink", "rename", "replace"):
-                setattr(os, name, self._first(getattr(os, name), self._moved))
+                self._first(os, name, self._moved)
 
     def end(self) -> None:
         """Nothing is noted any more: this process is the copy."""
         self._noting = False
 
-    def _first(self, change: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+    def _first(self, owner: ModuleType, name: str, note: Callable[..., None]) -> None:
+        change = getattr(owner, name)
+
         @functools.wraps(change)
         def noted(*args: Any, **kwargs: Any) -> Any:
             if self._noting:
@@ -62,7 +66,8 @@ class Journal:
                     note(*args, **kwargs)
             return change(*args, **kwargs)
 
-        return noted
+        noted.__module__ = owner.__name__  # where a pickle finds it again
+        setattr(owner, name, noted)
 
     def _opened(self, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
         if set(mode) & set("wax+"):

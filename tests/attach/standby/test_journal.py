@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -86,6 +89,26 @@ def test_a_copy_sees_the_disk_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "log.csv").read_text() == "a,b\n1,2\n3,4\n"
 
 
+CHANGED = ("open", "mkdir", "remove", "unlink", "truncate", "link", "symlink", "rename", "replace")
+
+
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal replaces functions for as long as its process lives: here they come back."""
+    for owner, names in ((os, CHANGED), (io, ("open",)), (builtins, ("open",))):
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+
+
+@pytest.mark.usefixtures("restored")
+def test_functions_that_write_can_be_pickled() -> None:
+    """By the names under which a program knows them."""
+    Journal().begin()
+    for function in (open, *(getattr(os, name) for name in CHANGED)):
+        assert pickle.loads(pickle.dumps(function)) is function
+
+
+@pytest.mark.usefixtures("restored")
 def test_what_is_only_read_is_not_noted(tmp_path: Path) -> None:
     """Nor what lies in a folder that is not there."""
     journal = Journal()
