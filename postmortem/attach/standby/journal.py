@@ -23,6 +23,8 @@ Before = bytes | int | None
 """What a path was: a file with these contents, a file of which this many bytes were there already, or nothing."""
 _KEPT = 1 << 20
 """Bytes; of a larger file that is written over, the contents before are not kept."""
+_MOST = 64 << 20
+"""Bytes that are kept of all files between two copies, and the largest file that a copy sees shorter than it is."""
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -35,12 +37,14 @@ class Journal:
 
     def __init__(self) -> None:
         self.before: dict[str, Before] = {}
+        self._left = _MOST
         self._installed = False
         self._noting = False
 
     def begin(self) -> None:
         """A copy has been forked."""
         self.before = {}
+        self._left = _MOST
         self._noting = True
         if not self._installed:
             self._installed = True
@@ -96,7 +100,8 @@ class Journal:
             return
         if grows:
             self.before[name] = found.st_size
-        elif found.st_size <= _KEPT:
+        elif found.st_size <= min(_KEPT, self._left):
+            self._left -= found.st_size
             with open(name, "rb") as file:
                 self.before[name] = file.read()
 
@@ -122,6 +127,8 @@ class Past:
         """What a file held that has been changed since; None where it was not there, or is as it was."""
         held = self._before.get(path)
         if isinstance(held, int):
+            if held > _MOST:
+                return None
             with suppress(OSError), io.FileIO(path) as file:  # `open` of this process asks here
                 return file.read(held)
             return None

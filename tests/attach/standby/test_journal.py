@@ -124,6 +124,21 @@ def test_what_is_only_read_is_not_noted(tmp_path: Path) -> None:
     assert journal.before == {}
 
 
+@pytest.mark.usefixtures("restored")
+def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may write over many files, and add to a log of gigabytes, which a copy must not hold in memory."""
+    monkeypatch.setattr("postmortem.attach.standby.journal._MOST", 10)
+    for name in ("a", "b", "log"):
+        (tmp_path / name).write_text("12345678")
+    journal = Journal()
+    journal.begin()
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("new")
+    assert journal.before == {str(tmp_path / "a"): b"12345678"}
+    assert Past({str(tmp_path / "log"): 8}).contents(str(tmp_path / "log")) == b"12345678"
+    assert Past({str(tmp_path / "log"): 11}).contents(str(tmp_path / "log")) is None
+
+
 REFUSES = """
     import os, torch
     from torch import nn
