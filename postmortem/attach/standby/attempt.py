@@ -81,7 +81,7 @@ class Attempt(Observer):
         if forked:
             loaders.feed(self.scene.since)
             others.fall_silent()
-            others.close_network()
+            others.close_network(self.scene.since)
             files.keep_in_memory(self.scene.on_disk)
             databases.keep_in_memory()
             if "torch._dynamo" in sys.modules:
