@@ -160,6 +160,7 @@ class Attempt(Observer):
             if why := plan.begin(program):
                 self._fail(why)
                 return
+        program.name_losses(sys._getframe(1))
         self._before = Rng.capture()
         if plan.unfused and (plan.modes or plan.tracer is not None):
             operator_by_operator(program)

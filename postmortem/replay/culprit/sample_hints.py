@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from postmortem.replay.trace.records import Hit
 
 _ROWS = 5
+_READ = "read from the non-finite rows at the culprit, not confirmed by a rerun"
 _READINGS = 3  # ways to read one shape: dimensions of the batch's size, consecutive rows of samples, samples in turn
 
 
@@ -57,7 +58,10 @@ class SampleHints:
         guesses = self.at(chosen, traced)
         found, trail = find_samples(s.size, guesses, fails, budget, odd=s.odd(batch), read=read, first_only=first_only)
         if found is None:
-            return None, trail + self._rows_shown(chosen[0].hits[0])
+            rows = self._rows_of_graphs(chosen[0].hits[0])
+            s.named = not rows
+            n = chosen[0].hits[0].shape[:1]
+            return (rows, f"{_READ}: other tensors of the batch have {n[0]} rows as well") if rows else (None, trail)
         if self._is_micro_batch(found):
             rest = [i for i in range(s.size) if i not in found]
             others = {rest[0], rest[len(rest) // 2], rest[-1]}  # it is unknown which of them are healthy
@@ -65,15 +69,15 @@ class SampleHints:
                 return None, f"micro-batch {found[0] // s.rows} as a whole makes the step fail, no particular sample"
         return found, trail
 
-    def _rows_shown(self, hit: Hit) -> str:
-        """Non-finite rows of the culprit where other tensors of the batch have as many rows: those of a graph's nodes
-        cannot be left out, but there may be one row for each graph."""
+    def _rows_of_graphs(self, hit: Hit) -> list[int]:
+        """The samples of a batch whose first tensors have a row for each node of its graphs, and whose targets have one
+        for each graph: nodes cannot be left out, but the culprit may have a row for each graph as well."""
         rows, n = hit.rows.get(0, []), hit.shape[0] if hit.shape else 0
+        parts = [t for t in tensors_in(self.reruns.batch) if t.dim() and t.shape[0] != n]
         sizes = {t.shape[0] for t in tensors_in(self.reruns.batch) if t.dim()} - {self.samples.rows}
-        if n not in sizes or not 0 < 2 * len(rows) <= n or len(rows) > _ROWS:
-            return ""
-        which = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
-        return f"; the culprit makes {which} of {n} non-finite, and other tensors of the batch have {n} rows as well"
+        indexed = any(t.dtype in (torch.int32, torch.int64) for t in parts)
+        named = n in sizes and n < self.samples.rows and indexed and 0 < 2 * len(rows) <= n
+        return rows if named and len(rows) <= _ROWS else []
 
     def _is_micro_batch(self, found: list[int]) -> bool:
         rows = self.samples.rows
