@@ -58,10 +58,7 @@ class SampleHints:
         guesses = self.at(chosen, traced)
         found, trail = find_samples(s.size, guesses, fails, budget, odd=s.odd(batch), read=read, first_only=first_only)
         if found is None:
-            rows = self._rows_of_graphs(chosen[0].hits[0])
-            s.named = not rows
-            n = chosen[0].hits[0].shape[:1]
-            return (rows, f"{_READ}: other tensors of the batch have {n[0]} rows as well") if rows else (None, trail)
+            return self._row_read(chosen[0].hits[0], trail)
         if self._is_micro_batch(found):
             rest = [i for i in range(s.size) if i not in found]
             others = {rest[0], rest[len(rest) // 2], rest[-1]}  # it is unknown which of them are healthy
@@ -69,15 +66,25 @@ class SampleHints:
                 return None, f"micro-batch {found[0] // s.rows} as a whole makes the step fail, no particular sample"
         return found, trail
 
-    def _rows_of_graphs(self, hit: Hit) -> list[int]:
-        """The samples of a batch whose first tensors have a row for each node of its graphs, and whose targets have one
-        for each graph: nodes cannot be left out, but the culprit may have a row for each graph as well."""
+    def _row_read(self, hit: Hit, trail: str) -> tuple[list[int] | None, str]:
+        """Non-finite rows of the culprit where other tensors of the batch have as many rows: its first tensors may have
+        a row for each node of graphs, and the others one for each graph.
+
+        Nodes cannot be left out. The graph is named as the sample where the batch also holds numbers of nodes.
+        """
         rows, n = hit.rows.get(0, []), hit.shape[0] if hit.shape else 0
-        parts = [t for t in tensors_in(self.reruns.batch) if t.dim() and t.shape[0] != n]
-        sizes = {t.shape[0] for t in tensors_in(self.reruns.batch) if t.dim()} - {self.samples.rows}
-        indexed = any(t.dtype in (torch.int32, torch.int64) for t in parts)
-        named = n in sizes and n < self.samples.rows and indexed and 0 < 2 * len(rows) <= n
-        return rows if named and len(rows) <= _ROWS else []
+        parts = [t for t in tensors_in(self.reruns.batch) if t.dim()]
+        if n == self.samples.rows or n not in {t.shape[0] for t in parts}:
+            return None, trail
+        if not 0 < 2 * len(rows) <= n or len(rows) > _ROWS:
+            return None, trail
+        indexed = any(t.dtype in (torch.int32, torch.int64) for t in parts if t.shape[0] != n)
+        if n < self.samples.rows and indexed:
+            self.samples.named = False
+            return rows, f"{_READ}: other tensors of the batch have {n} rows as well"
+        which = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
+        told = f"the culprit makes {which} of {n} non-finite, and other tensors of the batch have {n} rows as well"
+        return None, f"{trail}; {told}"
 
     def _is_micro_batch(self, found: list[int]) -> bool:
         rows = self.samples.rows
