@@ -112,11 +112,14 @@ class Divergence(BaseDetector):
         if not contest and (left := self._left_the_start(x)):
             level, end = float(x[0]), median(x[left:])
             at_end = left + _nearest(x[left:], end)
+            change = change_behind(view, series, valley(x)[0], 0, left)
             return self.found(
                 series,
                 left,
                 f"{series.tag} rises from its first value, {number(np.exp(level))}, to "
-                f"{number(series.value[at_end])} at step {series.step[at_end]}, and never comes near it again",
+                f"{number(series.value[at_end])} at step {series.step[at_end]}, and never comes near it again"
+                + (f", as {change}" if change else ""),
+                severity="info" if change else None,
                 end=n - 1,
                 evidence={"best": np.exp(level), "best_step": series.step[0], "end": np.exp(end), "noise": 0.0},
             )
