@@ -287,9 +287,7 @@ class RowMiner:
         if where is not None and of_the_best(record, gap):
             self.end = stop
             return
-        plain = where is None or (
-            named.name.lower().endswith("s") and gap[-1:] in "[("
-        )  # "STEPS: [40, 70]" of a schedule
+        plain = where is None or (named.name[-1:] in "sS" and gap[-1:] in "[(")  # "STEPS: [40, 70]"
         if plain and role_of(named.name) is None and (several := end_of_several(gap, raw, self.text, stop)):
             self.covered += len(named.name)
             self.leftover += named.leftover
