@@ -120,9 +120,8 @@ class EventFile:
                     _LAYOUTS.beginnings.learn(batch.rows, batch.padded)
                 progressed(str(self.path), min(batch.offset, whole), whole)
             self.size = stream.tell()
-        if self.parts:
-            if len(self.parts) > 1:
-                self.parts = [[np.concatenate(column) for column in zip(*self.parts, strict=True)]]
+        if len(self.parts) > 1:
+            self.parts = [[np.concatenate(column) for column in zip(*self.parts, strict=True)]]
         reading = Reading(source=KIND, path=str(self.path), points=self.points())
         reading.skipped = Skips(self.skipped)
         reading.config = dict(self.config)
