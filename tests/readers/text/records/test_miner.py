@@ -142,7 +142,7 @@ def test_sentences_are_no_metrics(text: str) -> None:
         ("global_step", "step"), ("Iteration", "step"), ("train/epoch", None), ("Epoch", "epoch"), ("val step", "step"),
         ("max_steps", ""), ("warmup steps", None), ("rank", "rank"), ("eta", ""), ("loss", None),
         ("skipped iterations", None), ("num_updates", "step"),
-        ("completed step", "step"), ("nupdates", "step"),
+        ("completed step", "step"), ("completed_steps", "step"), ("nupdates", "step"),
     ],
 )  # fmt: skip
 def test_position_words(name: str, kind: str | None) -> None:
