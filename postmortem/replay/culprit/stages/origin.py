@@ -99,7 +99,7 @@ def _of_phase(case: Investigation, phase: Phase, first: Candidate) -> dict[str, 
         name = first.outside[1] if first.outside else None
         return {"module": owner(name), "param": name, "op": None}
     if phase == "backward":
-        return {"param": failed}
+        return {} if case.stage == "loss" else {"param": failed}  # a gradient of which a loss is made has no name
     if phase != "optimizer":
         if failed in case.traced.buffers and case.stage == "param":
             case.trail.append(f"what it makes non-finite is the buffer {failed}, which the loss does not show")
