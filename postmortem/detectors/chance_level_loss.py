@@ -168,15 +168,16 @@ class ChanceLevelLoss(BaseDetector):
                     if not (3 <= k <= 100 and agree and ratio.min() > 0.985 and ratio.max() < 1.15):
                         continue
                     if any(_at_chance(score.value / whole, k) for whole in (1.0, 100.0)):
-                        return self._no_better(loss, score, k)
+                        return self._no_better(loss, score, k, known=k in told)
         return None
 
-    def _no_better(self, loss: Series, score: Series, k: int) -> Finding:
+    def _no_better(self, loss: Series, score: Series, k: int, *, known: bool) -> Finding:
         level, scored = median(loss.value), median(score.value)
+        chance = f"which is chance among {k} classes" if known else f"about chance if there are {k} classes"
         return self.found(
             loss,
             0,
-            f"{score.tag} stays at {number(scored)}, which is chance among {k} classes, and {loss.tag} at "
+            f"{score.tag} stays at {number(scored)}, {chance}, and {loss.tag} at "
             f"{number(level)}, not below ln({k}) = {number(math.log(k))}, in the whole run: nothing is learned",
             end=len(loss) - 1,
             evidence={"level": level, "score": scored, "classes": k, "ln_classes": math.log(k)},
@@ -330,10 +331,11 @@ class ChanceLevelLoss(BaseDetector):
             return None
         if len(held_out) > 5 and median(held_out.value[:3]) < 0.5 * test:
             return None  # the model memorises: overfitting tells it, and the accuracy follows
+        chance = f"which is chance among {k} classes" if told else f"about chance if there are {k} classes"
         return self.found(
             score,
             0,
-            f"{score.tag} stays at {number(level)}, which is chance among {k} classes, and {held_out.tag} ends at "
+            f"{score.tag} stays at {number(level)}, {chance}, and {held_out.tag} ends at "
             f"{number(test)}, while {losses[0].tag} falls to {number(train)}: nothing learned carries over",
             end=len(score) - 1,
             evidence={"level": level, "classes": k, "val_loss": test, "loss": train},

@@ -19,6 +19,8 @@ from postmortem.detectors.shared.regimes import change_at, change_behind, far_ab
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from postmortem.core.model import Finding
     from postmortem.core.series import Series
     from postmortem.core.view import View
@@ -157,7 +159,10 @@ class LossSpike(BaseDetector):
             and not (res.log and self._stays_up(series, spike.last, min(before, lately)))
         )
         at_end = spike.last >= len(value) - 2 and len(value) - spike.first <= max(_STAYS, len(value) // 20)
+        late = None if recovered else self._late_return(value[spike.last + 1 :], min(before, lately))
         how = "and does not recover"
+        if late is not None:
+            how = f"and is back at its level only at step {step[spike.last + 1 + late]}"
         if at_end:
             how = "at the end of the log" if last == step[-1] else f"and is non-finite after step {step[-1]}"
         if recovered:
@@ -203,6 +208,15 @@ class LossSpike(BaseDetector):
         """True if the values after the spike lie nearer to the level before than to the peak."""
         after = series.value[last + 1 : last + 1 + max(10, len(series) // 20)]
         return bool(median(after) < before + 0.25 * (peak - before)) if len(after) else False
+
+    @staticmethod
+    def _late_return(after: NDArray[np.float64], before: float) -> int | None:
+        """The first of several points after the spike that lie at the level before; None if the values end above it."""
+        n = max(_STAYS, len(after) // 5)
+        if len(after) < 2 * n or median(after[-n:]) > before:
+            return None
+        low = row_medians(np.lib.stride_tricks.sliding_window_view(after, _STAYS)) <= before
+        return int(np.argmax(low)) if low.any() else None
 
     @staticmethod
     def _stays_up(series: Series, last: int, before: float) -> bool:

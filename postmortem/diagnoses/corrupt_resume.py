@@ -67,7 +67,7 @@ def _another_rate(view: View, findings: tuple[Finding, ...], jump: Finding) -> D
     before, after = (number(jump.evidence[side], 3) for side in ("before", "after"))
     return (
         _restart_story(view, findings, jump)
-        .disproved_by("the learning rate was raised on purpose")
+        .disproved_by("the learning rate was changed on purpose")
         .advise(f"{jump.tag}: continue at {before}, not {after}", _SAVE_ALL)
         .diagnosis(
             CorruptResume.name,
