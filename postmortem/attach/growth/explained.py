@@ -169,22 +169,37 @@ class Suspects:
         if not rose:
             return None
         step = rose[-1]
-        usual, now = base.rates[step - 1][0], base.rates[step][0]
-        kept = f"learning rate of step {step - 1}, {number(usual)}, from step {step} on"
-        fix = self._try("lower_lr", kept, step, course.until, rate=usual / now)
+        groups = self._rises(step)
+        usual, now = base.rates[step - 1], base.rates[step]
+        one, high = number(usual[groups[0]]), number(now[groups[0]])
+        part = "" if len(groups) == len(now) else f" of parameter group {', '.join(map(str, groups))}"
+        factors = [a / b if i in groups else 1.0 for i, (a, b) in enumerate(zip(usual, now, strict=True))]
+        kept = f"learning rate{part} of step {step - 1}, {one}, from step {step} on"
+        fix = self._try("lower_lr", kept, step, course.until, rate=factors)
         if fix is None or not fix.cured:
             return None
-        self.how.append(f"the learning rate goes from {number(usual)} to {number(now)} at step {step}")
+        module = self._owner(groups) if part else None
+        whose = f", which holds the parameters of {module}," if module else ""
+        self.how.append(f"the learning rate{part}{whose} goes from {one} to {high} at step {step}")
         fixes = (fix, *self._more(step, rate=False))
-        todo = (
-            f"find out why the learning rate rises to {number(now)} at step {step}: with {number(usual)} it stays calm"
-        )
-        return Culprit(cause="optimizer-update", phase="optimizer", fixes=fixes, established="cured"), (todo,)
+        todo = f"find out why the learning rate{part} rises to {high} at step {step}: with {one} it stays calm"
+        found = Culprit(cause="optimizer-update", phase="optimizer", fixes=fixes, established="cured", module=module)
+        return found, (todo,)
 
-    def _rises(self, step: int) -> bool:
+    def _rises(self, step: int) -> list[int]:
+        """The parameter groups whose learning rate rises at this step."""
         before, now = self.base.rates.get(step - 1, []), self.base.rates.get(step, [])
-        rises = [b > _ROSE * a > 0 for a, b in zip(before, now, strict=False)]
-        return len(before) == len(now) and bool(rises) and all(rises)
+        if len(before) != len(now):
+            return []
+        return [i for i, (a, b) in enumerate(zip(before, now, strict=True)) if b > _ROSE * a > 0]
+
+    def _owner(self, groups: list[int]) -> str | None:
+        """The innermost module that has all parameters of these groups."""
+        names = [name for i in groups for name in (self.base.groups[i] if i < len(self.base.groups) else [""])]
+        first, *others = [name.split(".")[:-1] for name in names]
+        while any(other[: len(first)] != first for other in others):
+            first = first[:-1]
+        return ".".join(first) or None
 
     def _layer(self) -> tuple[Culprit, tuple[str, ...]] | None:
         course = self.course
@@ -193,7 +208,7 @@ class Suspects:
             told = [f"{g.module} (step {g.step}, {number(g.usual)} to {number(g.gain)})" for g in left]
             self.how.append(f"gains that leave their course, the first first: {', '.join(told)}")
         for found in left:
-            begin = max(self.earliest, found.step - 1)
+            begin = self._began(found)
             what = f"weights of {found.module} held from step {begin} on"
             fix = self._try("hold_layer", what, begin, course.until, hold=found.module)
             if fix is None or not fix.cured:
@@ -203,6 +218,13 @@ class Suspects:
             if rest is not None and not rest.cured:
                 return self._of_layer(found, fix, begin)
         return None
+
+    def _began(self, found: Left) -> int:
+        """The step before a gain that grows, or falls, began to: the last at which it was its usual one, or beyond."""
+        gains, grows = self.base.gains[found.module], found.gain > found.usual
+        first = max(self.earliest, found.step - _BEFORE)
+        usual = [s for s in range(first, found.step) if s in gains and (gains[s] > found.usual) != grows]
+        return max(usual, default=max(self.earliest, found.step - 1))
 
     def _of_layer(self, found: Left, fix: Fix, begin: int) -> tuple[Culprit, tuple[str, ...]]:
         file, line = self.base.places.get(found.module, (None, None))

@@ -89,6 +89,34 @@ def test_the_update_before_a_jump(named) -> None:
     assert "the learning rate goes from 0.1 to 5 at step 69" in how
 
 
+def test_the_rate_of_one_group(named) -> None:
+    """Kept where it rose, and named with the module that has the parameters of the group."""
+    base = seen([*CALM[:70], 30.0, *CALM[71:]])
+    base.rates = {s: [0.1, 60.0 if s >= 69 else 0.1] for s in base.losses}
+    base.groups = [["inp.weight"], ["head.0.weight", "head.2.bias"]]
+    found, how = named(base, kind="spike", all=CALM, rate=CALM, clip=base.losses)
+    assert (found.cause, found.module, found.established) == ("optimizer-update", "head", "cured")
+    whose = "of parameter group 1, which holds the parameters of head,"
+    assert f"the learning rate {whose} goes from 0.1 to 60 at step 69" in how
+
+
+def test_a_gain_is_held_from_where_it_begins_to_grow(named) -> None:
+    """Not only from where it has left its course: by then the layer may have grown too far."""
+    gains = {"mid": [0.8 + 0.01 * (-1) ** i for i in range(55)] + [0.85 * 1.03**i for i in range(45)]}
+    asked = []
+
+    class Held(Answers):
+        def run(self, change: dict, ticks: int) -> Seen | None:
+            asked.append(change)
+            return super().run(change, ticks)
+
+    course = course_of(seen(GROWN), Sought(name="divergence", kind="growth", step=70))
+    runs = Held(all=CALM, hold=CALM, hold_others=GROWN, rate=GROWN, clip=GROWN)
+    found, _ = Suspects(runs, seen(GROWN, gains), course, []).named()[0], asked
+    assert found.module == "mid"
+    assert [c["begin"] for c in asked if c.get("hold") == "mid"] == [53]
+
+
 def test_nobody_where_nothing_can_be_run(named) -> None:
     """As if a further run has other losses."""
     found, how = named(seen(GROWN))
