@@ -122,9 +122,9 @@ def _beyond_total(rows: StoredRows, kinds: NDArray[np.int64], within: NDArray[np
 def _base(rows: StoredRows, epoch: NDArray[np.float64]) -> float:
     """The number of the first epoch."""
     known = rows["base"][rows["base"] >= 0]
-    if len(known):
-        return float(known[0])
     first = float(np.floor(epoch.min()))
+    if len(known):
+        return min(float(known[0]), max(first, 0.0))  # a program of one's own may print as one that counts from 1
     if first <= 1:
         return first
     return 1.0 if (rows["epochs"] > 0).any() else 0.0
