@@ -208,7 +208,7 @@ class Suspects:
             told = [f"{g.module} (step {g.step}, {number(g.usual)} to {number(g.gain)})" for g in left]
             self.how.append(f"gains that leave their course, the first first: {', '.join(told)}")
         for found in left:
-            begin = self._began(found)
+            begin = max(self.earliest, found.step - 1)
             what = f"weights of {found.module} held from step {begin} on"
             fix = self._try("hold_layer", what, begin, course.until, hold=found.module)
             if fix is None or not fix.cured:
@@ -218,13 +218,6 @@ class Suspects:
             if rest is not None and not rest.cured:
                 return self._of_layer(found, fix, begin)
         return None
-
-    def _began(self, found: Left) -> int:
-        """The step before a gain that grows, or falls, began to: the last at which it was its usual one, or beyond."""
-        gains, grows = self.base.gains[found.module], found.gain > found.usual
-        first = max(self.earliest, found.step - _BEFORE)
-        usual = [s for s in range(first, found.step) if s in gains and (gains[s] > found.usual) != grows]
-        return max(usual, default=max(self.earliest, found.step - 1))
 
     def _of_layer(self, found: Left, fix: Fix, begin: int) -> tuple[Culprit, tuple[str, ...]]:
         file, line = self.base.places.get(found.module, (None, None))

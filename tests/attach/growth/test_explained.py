@@ -100,23 +100,6 @@ def test_the_rate_of_one_group(named) -> None:
     assert f"the learning rate {whose} goes from 0.1 to 60 at step 69" in how
 
 
-def test_a_gain_is_held_from_where_it_begins_to_grow(named) -> None:
-    """Not only from where it has left its course: by then the layer may have grown too far."""
-    gains = {"mid": [0.8 + 0.01 * (-1) ** i for i in range(55)] + [0.85 * 1.03**i for i in range(45)]}
-    asked = []
-
-    class Held(Answers):
-        def run(self, change: dict, ticks: int) -> Seen | None:
-            asked.append(change)
-            return super().run(change, ticks)
-
-    course = course_of(seen(GROWN), Sought(name="divergence", kind="growth", step=70))
-    runs = Held(all=CALM, hold=CALM, hold_others=GROWN, rate=GROWN, clip=GROWN)
-    found, _ = Suspects(runs, seen(GROWN, gains), course, []).named()[0], asked
-    assert found.module == "mid"
-    assert [c["begin"] for c in asked if c.get("hold") == "mid"] == [53]
-
-
 def test_nobody_where_nothing_can_be_run(named) -> None:
     """As if a further run has other losses."""
     found, how = named(seen(GROWN))

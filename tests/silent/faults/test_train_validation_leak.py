@@ -277,5 +277,5 @@ def a_class_that_is_repeated_after_the_split() -> str:
 @quiet(TrainValidationLeak)
 def short_words_that_are_alike_by_chance() -> str:
     """Training samples equal one another as often."""
-    inputs = "torch.arange(8) + torch.randint(-12, 6, (240, 1))"
+    inputs = "torch.arange(8) + torch.randint(-20, 14, (240, 1))"
     return loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[200:], y[200:]", f"{inputs}.float()")
