@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from postmortem.core.roles import role_of
@@ -20,6 +21,8 @@ _ORDINAL_HEAD = re.compile(
     r"\s*+(?:The )?(?P<n>\d{1,9})(?:st|nd|rd|th)[ \-](?P<what>(?i:epoch|step|iteration|round))\b"
 )
 _COUNT_HEAD = re.compile(r"\s*+(?i:after) (?P<n>\d{1,12}) (?P<what>(?i:epochs|steps|iterations|updates))\s?(?=[:,]|$)")
+_EPOCH_LABEL = re.compile(r"\s*+\[[Ee]p?(?P<n>\d{1,6})\]\s")
+"""``[E3] step 20 loss 1.4``."""
 _CLOSING = {"<": ">", "(": ")", "": ">"}
 """How a number in brackets at the start of a row ends, by how it begins."""
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
@@ -33,6 +36,16 @@ _SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
 _BEST = re.compile(r"(?i)(?<!new )\bbest\b")
 _WHERE_BEST = re.compile(r"(?i)[%\s]*(?:\(|(?:at|in|from|on|@)\s)")
 _SETTING = re.compile(r"(?i)^(?:max|num|warm_?up)_\w|_(?:size|seq_len)$|^seed$")
+_OF_PROGRAMS = frozenset((
+    "num_workers", "seed", "random_seed", "batch_size", "train_batch_size", "eval_batch_size", "prefetch_factor",
+    "weight_decay", "dropout", "num_classes", "n_classes", "num_layers", "n_layers", "num_heads", "n_heads",
+    "hidden_dim", "hidden_size", "embed_dim", "vocab_size", "feature_dim", "max_epochs", "num_epochs", "max_steps",
+    "warmup_steps", "warmup_epochs", "lr_warmup_epochs", "warmup_ratio", "label_smoothing", "accumulation_steps",
+    "accumulate_steps", "gradient_accumulation_steps", "adam_epsilon", "momentum", "scheduler_gamma", "max_grad_norm",
+    "max_clip_norm", "grad_clip", "clip_grad", "patience", "input_dim", "output_dim",
+))  # fmt: skip
+"""Names of settings that no training measures."""
+_FEW_SETTINGS = 3
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
 
@@ -174,6 +187,16 @@ def is_of_settings(record: Record) -> bool:
     return any(_SETTING.search(v.tag) for v in record.values) and all(role_of(v.tag) is None for v in record.values)
 
 
+def is_listing(record: Record) -> bool:
+    """Whether a row holds a dump of many results, one after the other, or the configuration of a program."""
+    tags = Counter(v.tag for v in record.values)
+    if len(record.values) > 8 and max(tags.values()) > 2:
+        return True
+    settings = sum(tag.lower().rsplit(".", 1)[-1].replace(" ", "_") in _OF_PROGRAMS for tag in tags)
+    many = settings >= _FEW_SETTINGS or (settings == _FEW_SETTINGS - 1 and 2 * settings >= len(tags))
+    return many and record.step is None and record.n is None
+
+
 def place_before_word(record: Record, match: re.Match[str], text: str, gap: str) -> int:
     """Take the 0 of ``5/100 in 0 epoch`` as the epoch; returns where the word ends, or 0 if it is none."""
     if record.n is None or record.epoch is not None or gap.strip() not in ("in", "of", "at"):
@@ -188,10 +211,11 @@ def place_before_word(record: Record, match: re.Match[str], text: str, gap: str)
 def ordinal_head(record: Record, text: str, start: int) -> int:
     """Take the position at the head of a row, ``3th epoch, train loss: 0.5``, ``After 100 steps:``; returns where it
     ends, or `start`."""
-    found = _ORDINAL_HEAD.match(text, start) or _COUNT_HEAD.match(text, start)
+    found = _ORDINAL_HEAD.match(text, start) or _COUNT_HEAD.match(text, start) or _EPOCH_LABEL.match(text, start)
     if found is None:
         return start
-    place(record, POSITIONS[found["what"].lower()], found["n"], found.span("n"), "")
+    what = found.groupdict().get("what", "epoch")
+    place(record, POSITIONS[what.lower()], found["n"], found.span("n"), "")
     return found.end()
 
 
