@@ -25,6 +25,7 @@ from postmortem.cli.shown_progress import shown_progress
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
+from postmortem.core.run import NO_TAG
 from postmortem.reporters import REPORTERS, RenderOptions
 from postmortem.reporters.shared.words import count
 from postmortem.runs.cache import cached
@@ -266,12 +267,20 @@ def _scanned(
     finally:
         # of what was used: the dialects of text logs are imported only where there is one
         warn_of_broken_plugins(*api.OF_A_SCAN, *(_OF_A_REPLAY if replay else ()), used=True)
+    _tell_tags_without_run(report)
     _tell_not_replayed(report)
     return report
 
 
 def _warn(what: str) -> None:
     click.echo(printable(f"postmortem: {what}"), err=True)
+
+
+def _tell_tags_without_run(report: Report) -> None:
+    """Prints a line to stderr for each tag with a role of the user's that no run has."""
+    notes = [{note for note in run.notes if note.startswith(NO_TAG)} for run in report.runs]
+    for note in sorted(set.intersection(*notes)) if notes else ():
+        _warn(note)
 
 
 def _tell_not_replayed(report: Report) -> None:

@@ -8,6 +8,8 @@ import click
 
 from postmortem.cli.shared import CONTEXT, SOURCE, columns, echo_json, loaded
 from postmortem.core.config import parse_roles
+from postmortem.core.printable import printable
+from postmortem.core.run import NO_TAG
 from postmortem.reporters.run_text import run_facts, run_text
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 def show(run: Path, role: tuple[str, ...], format_: str) -> int:
     """Show how RUN (a folder or a file) was read: sources, tags and their roles, steps, restarts, ranks, problems."""
     found = loaded(run, parse_roles(role))
+    for note in found.notes:
+        if note.startswith(NO_TAG):
+            click.echo(printable(f"postmortem: {note}"), err=True)
     if format_ == "json":
         echo_json(run_facts(found))
     else:

@@ -8,6 +8,7 @@ from typing import Any
 from postmortem.core.display import Displayed
 from postmortem.core.printable import printable
 
+_SCHEDULES = ("lr",)
 _MACHINE = ("throughput", "step_time", "data_time", "memory")
 
 
@@ -41,9 +42,15 @@ class Comparison(Displayed):
 
     @property
     def first(self) -> Parting | None:
-        """The training metric that differs first. Schedules count; throughput and memory do not."""
+        """The training metric that differs first; of several at one step a schedule, which is set and not measured.
+        Throughput and memory do not count."""
         parted = [p for p in self.partings if p.exact_step is not None and p.role not in _MACHINE]
-        return min(parted, key=lambda p: (p.exact_step or 0, p.role is None, p.tag), default=None)
+        return min(parted, key=self._order, default=None)
+
+    @staticmethod
+    def _order(parting: Parting) -> tuple[int, bool, bool, str]:
+        p = parting
+        return p.exact_step or 0, p.role not in _SCHEDULES, p.role is None, p.tag
 
     def __repr__(self) -> str:
         """One line; `print` shows the full text, and so does a notebook."""

@@ -270,8 +270,11 @@ class PointsBuilder:
         self._flush()
 
         def column(k: int, dtype: Any) -> Any:
-            parts = [np.broadcast_to(np.asarray(c[k], dtype), len(c[1])) for c in self._chunks]
-            return np.concatenate(parts) if parts else np.empty(0, dtype)
+            parts = [np.asarray(c[k], dtype) for c in self._chunks]
+            if len(parts) == 1 and parts[0].ndim:
+                return parts[0].copy()
+            whole = [np.broadcast_to(part, len(c[1])) for part, c in zip(parts, self._chunks, strict=True)]
+            return np.concatenate(whole) if whole else np.empty(0, dtype)
 
         return Points(
             list(self._codes),

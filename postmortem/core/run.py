@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.display import HOOKS, Displayed, plot
-from postmortem.core.errors import UsageError
+from postmortem.core.errors import UsageError, did_you_mean
 from postmortem.core.objective import presumed
 from postmortem.core.roles import role_of, roles_of
 from postmortem.core.skipped import Skips
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -58,6 +58,15 @@ class Restart:
     after: int
     wall_time: float
     row: int
+
+
+NO_TAG = "role: no tag "
+"""How a note begins on a role that was given to a tag which the run does not have."""
+
+
+def without_tag(roles: Mapping[str, str], tags: Collection[str]) -> list[str]:
+    """A note on each tag of `roles` that is none of the run's `tags`."""
+    return [f"{NO_TAG}{tag!r}{did_you_mean(tag, tags)}" for tag in roles if tag not in tags]
 
 
 def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:

@@ -27,6 +27,8 @@ class CorruptRecord(BaseDetector):
 
     What to try: copy the file again; use one file per writer.
 
+    NUL bytes in the place of a row of a text log are info.
+
     Known false positives: other programs that print into the log.
     """
 

@@ -103,6 +103,22 @@ class Divergence(BaseDetector):
             if "entropy" in s.tag.lower() and s.role is None and len(s) >= self.options.points
         ]
 
+    def _from_the_start(self, view: View, series: Series, x: NDArray[np.float64], left: int) -> Finding:
+        """The finding of a loss that leaves its first value, of which `x` is the logarithm, at point `left`."""
+        level, end = float(x[0]), median(x[left:])
+        at_end = left + _nearest(x[left:], end)
+        change = change_behind(view, series, valley(x)[0], 0, left)
+        return self.found(
+            series,
+            left,
+            f"{series.tag} rises from its first value, {number(np.exp(level))}, to "
+            f"{number(series.value[at_end])} at step {series.step[at_end]}, and never comes near it again"
+            + (f", as {change}" if change else ""),
+            severity="info" if change else None,
+            end=len(x) - 1,
+            evidence={"best": np.exp(level), "best_step": series.step[0], "end": np.exp(end), "noise": 0.0},
+        )
+
     def _judge(self, view: View, series: Series, contest: bool) -> Finding | None:
         res = residuals(view, series)
         if not res.log:
@@ -110,16 +126,7 @@ class Divergence(BaseDetector):
         x = np.log(series.value)
         n = len(x)
         if not contest and (left := self._left_the_start(x)):
-            level, end = float(x[0]), median(x[left:])
-            at_end = left + _nearest(x[left:], end)
-            return self.found(
-                series,
-                left,
-                f"{series.tag} rises from its first value, {number(np.exp(level))}, to "
-                f"{number(series.value[at_end])} at step {series.step[at_end]}, and never comes near it again",
-                end=n - 1,
-                evidence={"best": np.exp(level), "best_step": series.step[0], "end": np.exp(end), "noise": 0.0},
-            )
+            return self._from_the_start(view, series, x, left)
         smooth, wide, best = valley(x)
         level = float(wide[best])
         end = median(x[-max(3, n // 12) :])

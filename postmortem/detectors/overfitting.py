@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _KEPT = 0.75
 """Share of the gain of a score that is left at the end of one that keeps improving."""
 
+_OF_TESTS = re.compile(
+    r"^(?!.*train)(?:.*[\W_])?(?:mAP|AP|mean_?AP|mIo?U|HOTA|MOTA|IDF1|BLEU|ROUGE|CIDEr|NDCG|MRR|PQ)(?:$|[\W_\d])", re.I
+)
+"""Scores of detection, tracking, segmentation, translation and ranking: they are computed in evaluations."""
+
 
 @detector
 class Overfitting(BaseDetector):
@@ -134,8 +139,9 @@ class Overfitting(BaseDetector):
 
 
 def _of_evaluations(view: View, train: Series) -> list[Series]:
-    """The scores without a split in their names that are logged far more rarely than the training: of evaluations."""
-    return [s for s in view.of("accuracy") if 5 * len(s) <= len(train)]
+    """The scores without a split in their names that are logged far more rarely than the training, or that nobody
+    computes on the data of the training: of evaluations."""
+    return [s for s in view.of("accuracy") if 5 * len(s) <= len(train) or _OF_TESTS.search(s.tag)]
 
 
 def _better(score: Series, step: int) -> bool:

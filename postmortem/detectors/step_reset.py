@@ -237,7 +237,7 @@ class StepReset(BaseDetector):
             if (restart.before, restart.after) in seen:
                 continue
             seen.add((restart.before, restart.after))
-            how = f"{restart.before - restart.after + 1} steps were logged twice"
+            how = f"{_span(restart.after, restart.before)} logged twice"
             starts_over = _from_the_start(view, restart)
             if starts_over:
                 how = "the counter starts over"
@@ -286,3 +286,7 @@ class StepReset(BaseDetector):
                 wall_time=restart.wall_time if restart.wall_time == restart.wall_time else None,
                 evidence={"before": restart.before, "after": restart.after},
             )
+
+
+def _span(first: int, last: int) -> str:
+    return f"step {last} was" if first == last else f"steps {first} to {last} were"

@@ -43,18 +43,18 @@ def compare(a: Run, b: Run) -> Comparison:
         else:
             matched.add(id(other))
             partings.append(_part(series, other, unit))
-    facts_a, facts_b = _settings(a), _settings(b)
-    settings = {
-        key: (facts_a.get(key), facts_b.get(key))
-        for key in sorted({*facts_a, *facts_b})
-        if facts_a.get(key) != facts_b.get(key)
-    }
+    config_a, config_b = _flat(a.config), _flat(b.config)
+    facts_a, facts_b = _facts(a), _facts(b)
+    both = {key: (facts_a[key], facts_b[key]) for key in facts_a.keys() & facts_b.keys()}
+    if config_a and config_b:
+        both |= {key: (config_a.get(key), config_b.get(key)) for key in config_a.keys() | config_b.keys()}
+    settings = {key: (x, y) for key, (x, y) in sorted(both.items()) if x != y}
     unknown = (
         []
         if a.config and b.config
         else ["configuration: not logged by " + " and ".join(n for r, n in ((a, name_a), (b, name_b)) if not r.config)]
     )
-    if not any(word in key.lower() for key in {*facts_a, *facts_b} for word in ("git", "commit")):
+    if not any(word in key.lower() for key in {*config_a, *config_b, *facts_a, *facts_b} for word in ("git", "commit")):
         unknown.append("code version: not logged")
     unknown.append("data order: not logged; equal losses up to the first difference suggest the same order")
     return Comparison(
@@ -107,18 +107,15 @@ def _beyond_noise(x: NDArray[np.float64], y: NDArray[np.float64]) -> int | None:
     return int(np.argmax(lasting)) if lasting.any() else None
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """Configuration and identifiers of a run, flattened: {"optim/lr": 0.1, "facts/host": "node1"}."""
-    flat: dict[str, Any] = {}
+def _facts(run: Run) -> dict[str, Any]:
+    """What the files of a run say of it, such as its host, without its name and its end: {"facts/host": "node1"}."""
+    facts = [_flat(reading.facts, "facts") for reading in run.readings]
+    return {key: value for of_one in facts for key, value in of_one.items() if key not in _OUTCOMES}
 
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                walk(f"{prefix}/{key}" if prefix else str(key), inner)
-        elif prefix not in _OUTCOMES:
-            flat[prefix] = value
 
-    walk("", run.config)
-    for reading in run.readings:
-        walk("facts", reading.facts)
-    return flat
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level: {"optim/lr": 0.1}."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    inner = [_flat(v, f"{prefix}/{key}" if prefix else str(key)) for key, v in value.items()]
+    return {key: v for of_one in inner for key, v in of_one.items()}

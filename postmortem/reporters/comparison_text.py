@@ -41,11 +41,16 @@ def comparison_text(found: Comparison) -> str:
         if len(parted) > _SHOWN:
             lines.append(f"  … and {len(parted) - _SHOWN} more")
     if found.settings:
-        lines += ["", "settings that differ:", *(f"  {key}: {x!r} -> {y!r}" for key, (x, y) in found.settings.items())]
+        lines += ["", "settings that differ:", *(_setting(key, *values) for key, values in found.settings.items())]
     for name, only in ((found.a, found.only_a), (found.b, found.only_b)):
         if only:
             lines += ["", f"only in {name}: {', '.join(only[:_SHOWN])}{', …' if len(only) > _SHOWN else ''}"]
     return printable("\n".join([*lines, "", *(f"unknown: {what}" for what in found.not_known)]))
+
+
+def _setting(key: str, x: object, y: object) -> str:
+    was, became = ("not set" if value is None else repr(value) for value in (x, y))
+    return f"  {key.removeprefix('facts/')}: {was} -> {became}"
 
 
 def _values(p: Parting) -> str:

@@ -122,7 +122,8 @@ def _values(page: Page, around: Sequence[Around]) -> None:
         return
     steps = {(a.unit, a.before_step, a.at_step) for a in around}
     unit, before, at = next(iter(steps)) if len(steps) == 1 else ("", None, None)
-    heads = ("", "before" if before is None else f"{unit} {before}", "at onset" if at is None else f"{unit} {at}")
+    onset = "at onset" if at is None or at == before else f"{unit} {at}"
+    heads = ("", "before" if before is None else f"{unit} {before}", onset)
     rows = [(clean(a.tag), number(a.before), at_onset(a)) for a in around]
     name, left, right = (max(cell_len(row[k]) for row in [heads, *rows]) for k in range(3))
     room = page.width - LABEL - left - right - 6  # for the name and the curve, which share it

@@ -18,7 +18,7 @@ from postmortem.core.model import Ended, Event, Problem, Source
 from postmortem.core.points import Points
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
-from postmortem.core.run import Run
+from postmortem.core.run import Run, without_tag
 from postmortem.core.skipped import Skip, Skips
 from postmortem.core.stats import median
 from postmortem.readers import content_of
@@ -141,6 +141,7 @@ def _assembled(
         if console := reading.facts.pop("console", None):
             events += _console_events(reading, console)
     streams = streams_of(readings, notes)
+    notes += without_tag(roles or {}, {tag for stream in streams for tag in stream.points.tags})
     settings = config_of_run(config, files, roots, shared, problems, notes)
     started = launched(files, settings, shared)
     noted = watched([part for part, _ in readings], streams)

@@ -14,7 +14,7 @@ import numpy as np
 from postmortem.core.errors import UsageError
 from postmortem.core.model import Source
 from postmortem.core.reading import Reading
-from postmortem.core.run import Run, Stream, segments
+from postmortem.core.run import Run, Stream, segments, without_tag
 from postmortem.core.skipped import Skip, Skips
 from postmortem.readers.shared.json_numbers import written_number
 from postmortem.readers.shared.long_rows import LongRows
@@ -79,6 +79,7 @@ def _run(table: pd.DataFrame, name: str, roles: Mapping[str, str] | None) -> Run
     skipped = Skips()
     for reading in readings:
         skipped.add(reading.skipped)
+    tags = {tag for stream in streams for tag in stream.points.tags}
     axes = {reading.step_axis for reading in readings}
     return Run(
         name=name,
@@ -88,7 +89,7 @@ def _run(table: pd.DataFrame, name: str, roles: Mapping[str, str] | None) -> Run
         problems=[problem for reading in readings for problem in reading.problems],
         sources=[Source(kind=r.source, files=(), points=len(r.points)) for r in readings],
         step_axis=axes.pop() if len(axes) == 1 and axes <= {"row", "epoch"} else "step",
-        notes=[note for reading in readings for note in reading.notes],
+        notes=[note for reading in readings for note in reading.notes] + without_tag(roles or {}, tags),
         skipped=skipped,
         role_overrides=dict(roles or {}),
         readings=readings,

@@ -360,3 +360,14 @@ def test_show_cuts_a_tag_of_megabytes(postmortem, tmp_path):
     assert "a… (100000 characters)" in " ".join(postmortem("show", tmp_path).out.split())
     assert len(postmortem("show", tmp_path).out) < 2_000
     assert "a" * 100_000 in postmortem("show", tmp_path, "--format", "json").out
+
+
+@pytest.mark.parametrize("command", ["scan", "show", "report"])
+def test_a_role_for_a_tag_that_no_run_has_is_told(tmp_path, postmortem, command):
+    """A typo in the tag of --role has no other effect, so it is named with the tag that is likely meant."""
+    (tmp_path / "run.csv").write_text("step,objective\n" + "".join(f"{i},{9 - i / 50}\n" for i in range(60)))
+    output = ["-o", tmp_path / "page.html"] if command == "report" else []
+    right = postmortem(command, tmp_path / "run.csv", "--role", "objective=loss", *output)
+    wrong = postmortem(command, tmp_path / "run.csv", "--role", "objectiv=loss", *output)
+    assert "no tag" not in right.err
+    assert "postmortem: role: no tag 'objectiv'; did you mean 'objective'?" in wrong.err

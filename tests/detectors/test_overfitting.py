@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import postmortem
 from postmortem.detectors.overfitting import Overfitting
 from postmortem.judging.around import around
 from tests.detectors.cases import N, fires, quiet
@@ -105,3 +106,14 @@ def test_a_score_at_chance_that_gave_its_gain_back_does_not_improve(view_of):
     (found,) = Overfitting().detect(view_of(losses | {"val/accuracy": score}))
     assert found.severity == "warning"
     assert "improves" not in found.message
+
+
+@pytest.mark.parametrize(("score", "quiet"), [("mAP", True), ("mAP@.5", True), ("BLEU-4", True), ("train_mAP", False)])
+def test_a_part_that_rises_while_the_score_of_evaluations_improves_is_none(tmp_path, score: str, quiet: bool) -> None:
+    """A score such as mAP is one of evaluations, though its name has no split and it stands in each row."""
+    train, part, gain = "train_loss {:.4f}", "val_cls_loss {:.4f}", score + " {:.4f}"
+    row = f"epoch {{}} {train} {part} {gain}\n"
+    rows = (row.format(e, 2 * 0.93**e + 0.3, 0.3 + 0.01 * e, 0.6 * (1 - 0.95**e)) for e in range(80))
+    (tmp_path / "train.log").write_text("".join(rows))
+    [run] = postmortem.scan(tmp_path).runs
+    assert ("overfitting" in [f.name for f in run.findings if f.severity == "warning"]) is not quiet

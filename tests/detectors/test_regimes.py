@@ -257,3 +257,18 @@ def test_a_part_of_the_loss_that_was_used_before_explains_nothing(tmp_path: Path
     part = noisy(np.where(STEP > 0, 1.5, 0.01), 1)
     columns = {"total_loss": noisy(DECAY) + part, "loss_fit": noisy(DECAY), "loss_consistency": part}
     assert "error" in severities(tmp_path, **columns).values()
+
+
+@pytest.mark.parametrize(
+    ("tag", "severity"), [("curriculum", "info"), ("task_difficulty", "info"), ("n_seen_files", "error")]
+)
+def test_a_loss_that_rises_with_a_count_of_what_gets_harder_is_info(tmp_path: Path, tag: str, severity: str) -> None:
+    """A task that gets harder bit by bit may begin with next to no loss; a number that only counts explains nothing."""
+    loss = 0.0002 + 0.027 * STEPS / N
+    assert severities(tmp_path, loss=noisy(loss), **{tag: STEPS * 4})["divergence"] == severity
+
+
+def test_a_loss_that_explodes_at_once_is_an_error_beside_a_curriculum(tmp_path: Path) -> None:
+    """A curriculum explains a slow rise, no fast one."""
+    loss = np.where(STEPS < 300, 0.2, 0.2 * np.exp(np.minimum((STEPS - 300) / 5, 6)))
+    assert severities(tmp_path, loss=noisy(loss), curriculum=STEPS * 4)["divergence"] == "error"

@@ -78,3 +78,21 @@ def test_runs_that_count_epochs_differ_at_an_epoch(tmp_path):
     found = postmortem.compare(*(postmortem.load(tmp_path / f"{name}.log") for name in "ab"))
     assert "first differs from a.log at epoch 7" in found.summary()
     assert " step " not in str(found)
+
+
+def test_settings_that_only_one_run_logged_are_not_said_to_differ(tmp_path, curve):
+    """A run without a configuration may have had the same one; it is told as unknown."""
+    from postmortem.api import compare
+
+    a = write(tmp_path / "a", curve)
+    b = write(tmp_path / "b", curve, {"seed": 1})
+    found = compare(postmortem.load(a), postmortem.load(b))
+    assert found.settings == {}
+    assert any(what.startswith("configuration: not logged by a") for what in found.not_known)
+
+
+def test_of_several_first_differences_the_schedule_is_told(tmp_path, curve, postmortem):
+    """A learning rate that was set explains a loss that differs at the same step."""
+    a = write(tmp_path / "a", curve)
+    b = write(tmp_path / "b", [v * 2 for v in curve], lr=0.3)
+    assert "the runs first differ at step 0: lr 0.1 vs. 0.3" in postmortem("compare", a, b).out

@@ -23,6 +23,10 @@ _TRUNCATED = re.compile(
     re.I,
 )
 
+_NULS = re.compile(r"(\d+) NUL bytes? in the text, ")
+_A_ROW = 200
+"""Bytes of a row of a log or two."""
+
 
 def damage(problem: Problem) -> Damage:
     """An unreadable file, a file cut at its end or start, damage inside it, or none."""
@@ -49,7 +53,7 @@ def findings(view: View, kind: Damage, code: str, name: str, severity: Severity)
         yield Finding(
             code=code,
             name=name,
-            severity=severity,
+            severity="info" if all(map(_is_a_row, problems)) else severity,
             message=f"{path.rsplit('/', 1)[-1]}{where}: {first.what}{lost}{more}",
             evidence={
                 "path": path,
@@ -60,3 +64,9 @@ def findings(view: View, kind: Damage, code: str, name: str, severity: Severity)
                 "places": len(problems),
             },
         )
+
+
+def _is_a_row(problem: Problem) -> bool:
+    """Whether no more than a row of a log can be lost, which changes nothing that the others show."""
+    nuls = _NULS.match(problem.what)
+    return nuls is not None and int(nuls[1]) <= _A_ROW

@@ -37,6 +37,8 @@ _REPEATS, _ROWS_APART = 3, 20
 """So many jumps, at least so many rows apart, show a period: by chance 1 in 100 such lie at its multiples."""
 _FAR = 3.0
 """How far above its first level a loss may rise with a schedule; beyond that it is not only the task that changed."""
+_HARDER = re.compile(r"(?:^|[^a-z])(?:curriculum|difficulty|horizon|seq(?:uence)?_?len(?:gth)?)(?:$|[^a-z])")
+"""Names of what makes a task harder bit by bit, which may begin with next to no loss; so may a count of it."""
 
 Cost = Literal["nothing", "half", "all"]
 _COSTS: tuple[Cost, ...] = ("nothing", "half", "all")
@@ -172,15 +174,17 @@ def change_behind(view: View, series: Series, smooth: NDArray[np.float64], best:
 
     `smooth` is log(loss) without its noise, `at` the onset. At least 70 % of the rise has to happen while one
     schedule changes, slowly if that changes slowly, and no more than 30 % after its last change; and the loss has to
-    stay below three times its first level: where it does not, not only the task has changed.
+    stay below three times its first level: where it does not, not only the task has changed, unless it is said to get
+    harder bit by bit.
     """
     n = len(smooth)
     end, first = median(smooth[-max(3, n // 12) :]), median(smooth[: max(3, n // 50)])
     rise = end - float(smooth[best])
     levels = tuple(float(np.exp(level)) for level in (first, smooth[best], end))
-    if end > first + np.log(_FAR):
-        return None
+    too_far = end > first + np.log(_FAR)
     for made in (*changes(view).values(), announced(view)):
+        if too_far and not (made and _HARDER.search(_plain(made[0].tag)) and not made[0].jump):
+            continue
         spans = [(*_rows(series, change), change) for change in made]
         spans = [(a, b, change) for a, b, change in spans if b > best and change.allows(*levels)]
         begun = [change for a, _, change in spans if a <= at]
@@ -265,7 +269,8 @@ def _of(series: Series) -> list[Change]:
     spans = np.split(moved, np.flatnonzero(apart) + 1)
     if len(spans) > _MOST or not all(_smooth(x, delta[span]) for span in spans):
         return []
-    if len(spans) == 1 and len(moved) > 0.9 * (n - 1) and bool((x == np.round(x)).all()):
+    counts = len(spans) == 1 and len(moved) > 0.9 * (n - 1) and bool((x == np.round(x)).all())
+    if counts and not _HARDER.search(_plain(series.tag)):
         return []  # whole numbers that grow from the first row to the last count something
     return [
         Change(

@@ -142,8 +142,6 @@ class ScalarPatterns:
         """All records of the batch that match a pattern and their checksum."""
         n = len(batch.start)
         found = Scalars(np.zeros(n, bool), np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n), np.zeros(n))
-        if n < FEW:
-            return found
         lengths = np.minimum(batch.length, LONG).astype(np.uint16)
         order = np.argsort(lengths, kind="stable")
         borders = np.flatnonzero(np.diff(lengths[order])) + 1

@@ -16,12 +16,12 @@ from postmortem.core.reading import Reading
 from postmortem.core.skipped import Skip, Skips
 from postmortem.readers.shared.damage import Damage, problems_of
 from postmortem.readers.shared.protobuf import DecodeError
-from postmortem.readers.tensorboard.bulk_scalars import ScalarPatterns
+from postmortem.readers.tensorboard.bulk_scalars import FEW, ScalarPatterns
 from postmortem.readers.tensorboard.event_proto import EVENT, HISTOGRAM, HPARAMS, blob_event, number
 from postmortem.readers.tensorboard.framing import HEADER, OVERHEAD
-from postmortem.readers.tensorboard.rows import CREDIT, RowLayouts
+from postmortem.readers.tensorboard.rows import RowLayouts
 from postmortem.readers.tensorboard.texts import settings_in
-from postmortem.readers.tensorboard.tfrecord import batches
+from postmortem.readers.tensorboard.tfrecord import PIECE, batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.readers.tensorboard.rows import RowLayout, Rows
+    from postmortem.readers.tensorboard.row_layout import RowLayout, Rows
     from postmortem.readers.tensorboard.tfrecord import Batch
 
     _Point = tuple[int, int, int, float, float]
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 KIND = "tensorboard"
 _LAYOUTS = RowLayouts({})
 """Shared by all files: runs of one project log the same rows."""
+_WALL_TIME, _VERSION = 1 << 3 | 1, b"\x1a\rbrain.Event:2"
+"""The first record of a file: the key of its wall time, and what follows the wall time."""
 _MOST_TEXT = 1 << 22
 """Characters of texts that are kept to be searched for failures."""
 _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-empty)?$")
@@ -110,17 +112,20 @@ class EventFile:
         builder = PointsBuilder()
         patterns = ScalarPatterns(self.code_of)
         whole = self.path.stat().st_size
-        _LAYOUTS.credit = CREDIT + whole // 1024
+        _LAYOUTS.opened(whole)
         with self.path.open("rb") as stream:
             stream.seek(self.resumed_at())
             self.damage.clear()
             for batch in batches(stream, self.damage, _LAYOUTS):
                 self.parts.append(self.columns(patterns, batch))
+                if batch.rows and not batch.offset and whole <= PIECE:
+                    _LAYOUTS.beginnings.learn(batch.rows, batch.padded)
                 progressed(str(self.path), min(batch.offset, whole), whole)
             self.size = stream.tell()
         if self.parts:
-            columns = [np.concatenate(column) for column in zip(*self.parts, strict=True)]
-            self.parts = [columns]
+            if len(self.parts) > 1:
+                self.parts = [[np.concatenate(column) for column in zip(*self.parts, strict=True)]]
+            columns = self.parts[0]
             builder.extend_columns([t.decode("utf-8", "replace") for t in self.codes], *columns)
         reading = Reading(source=KIND, path=str(self.path), points=builder.build())
         reading.skipped = Skips(self.skipped)
@@ -154,7 +159,10 @@ class EventFile:
         parts: list[_Columns] = [
             part for layout, rows in _by_layout(batch.rows) for part in self.in_rows(layout, rows, batch)
         ]
-        if len(batch.start):
+        if len(batch.start) < FEW:
+            few = zip(batch.start.tolist(), batch.length.tolist(), strict=True)
+            parts.append(_columns(row for start, length in few for row in self.parse(start, length, batch)))
+        else:
             bulk = patterns.read(batch)
             self.records += int(np.count_nonzero(bulk.known))
             parts.append((batch.start[bulk.known], *(column[bulk.known] for column in bulk[1:])))
@@ -163,15 +171,17 @@ class EventFile:
         return _in_order([part for part in parts if len(part[0])])
 
     def in_rows(self, layout: RowLayout, found: list[Rows], batch: Batch) -> Iterator[_Columns]:
-        """The scalars of all rows of one layout; those of rows with a wrong checksum are parsed one by one."""
-        fields = layout.fields(np.concatenate([rows.difference for rows in found]))
+        """The scalars of all rows of one layout; those with a wrong checksum are parsed one by one."""
+        one = found[0] if len(found) == 1 else None
+        fields = layout.fields(one.difference if one else np.concatenate([rows.difference for rows in found]))
         begin = np.concatenate([rows.at + np.arange(len(rows.difference)) * layout.size for rows in found])
         at = begin[:, None] + layout.start
-        for i in np.flatnonzero(~fields.intact):
-            damaged = zip(at[i].tolist(), layout.length.tolist(), strict=True)
+        intact: Any = slice(None)
+        if not fields.intact.all():
+            intact = fields.intact
+            damaged = [(int(at[i, j]), int(layout.length[j])) for i, j in np.argwhere(~intact)]
             yield _columns(row for start, length in damaged for row in self.parse(start, length, batch))
-        intact = fields.intact if not fields.intact.all() else slice(None)
-        code = np.array([self.code_of(tag) for tag in layout.tags], np.int32)
+        code = np.array([self.code_of(tag) for tag in layout.tags], np.int32)[layout.tag]
         self.plugins.update(layout.plugins)
         columns = (at, code[None].repeat(len(at), axis=0), fields.step, fields.value, fields.wall_time)
         part = tuple(column[intact].ravel() for column in columns)
@@ -181,6 +191,9 @@ class EventFile:
     def parse(self, start: int, length: int, batch: Batch) -> Iterator[_Point]:
         """The scalars of the record whose payload begins at `start`."""
         payload = batch.payload(start, length)
+        if payload is not None and payload[8 + 1 :].tobytes() == _VERSION and payload[0] == _WALL_TIME:
+            self.counted(float(payload[1:9].view("<f8")[0]))
+            return
         blob = blob_event(payload) if payload is not None else None
         if blob is not None and blob.finite and not (blob.field == "histo" and _is_measured(blob.tag)):
             self.counted(blob.wall_time)
@@ -267,6 +280,8 @@ def _columns(points: Iterable[_Point]) -> _Columns:
 
 def _in_order(parts: list[_Columns]) -> list[NDArray[Any]]:
     """Code, step, value and wall time of all points of the parts, each of which is in order of the file."""
+    if len(parts) == 1:
+        return [*parts[0][1:]]
     parts.sort(key=lambda part: part[0][0])
     at, *columns = (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else _columns(())
     if all(before[0][-1] < after[0][0] for before, after in pairwise(parts)):

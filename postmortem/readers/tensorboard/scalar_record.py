@@ -40,10 +40,10 @@ def scalar_record(record: bytes) -> ScalarRecord | None:
     """The scalar event in an intact payload; None if it is no event of exactly one scalar."""
     try:
         offsets = _located(record)
+        if offsets is None:
+            return None
         event = EVENT.FromString(record)
     except (ValueError, IndexError, DecodeError):  # not protobuf, or a kind that is not read
-        return None
-    if offsets is None:
         return None
     value = event.summary.value[0]
     return ScalarRecord(value.tag, value.metadata.plugin_data.plugin_name, event.step, len(record), offsets)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.readers.tensorboard.rows import RowLayouts, Rows
+    from postmortem.readers.tensorboard.row_layout import Rows
+    from postmortem.readers.tensorboard.rows import RowLayouts
 
 PIECE = 1 << 20
 REGION = 1 << 16
@@ -89,11 +90,19 @@ class Chain:
 
     def split_last_row(self) -> None:
         """Counts the records of the last row, where the chain ends with one, to the others."""
-        if self.rows and self.rows[-1].stop == self.stop:
-            layout, begin = self.rows[-1].layout, self.drop_last()
-            self.heads += (layout.start - HEADER + begin).tolist()
-            self.lengths += layout.length.tolist()
-            self.stop = begin + layout.size
+        if not self.rows or self.rows[-1].stop != self.stop:
+            return
+        last = self.rows[-1]
+        layout, begin = last.layout, self.stop - last.layout.size
+        kept = len(layout.records) - len(layout.tags)  # of a beginning, which is many rows
+        if len(last.difference) > 1 or not kept:
+            kept = 0
+            self.drop_last()
+        else:
+            self.rows[-1] = last.first(kept)
+        self.heads += (layout.start[kept:] - HEADER + begin).tolist()
+        self.lengths += layout.length[kept:].tolist()
+        self.stop = begin + layout.size
 
 
 def batches(stream: BufferedReader, damage: list[Damage], layouts: RowLayouts) -> Iterator[Batch]:

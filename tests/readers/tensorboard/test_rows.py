@@ -14,7 +14,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 import postmortem.readers.tensorboard.event_file as reader
 from postmortem.readers.shared.damage import MOST_REPORTED
-from postmortem.readers.tensorboard import TensorBoard, rows, tfrecord
+from postmortem.readers.tensorboard import TensorBoard, row_layout, rows, tfrecord
 from tests.readers.tensorboard.slow_reader import read_slowly
 from tests.readers.tensorboard.test_tensorboard import NAME, scalar, tensor, write
 from tests.readers.tensorboard.test_tensorboard import rows as points_of
@@ -85,7 +85,7 @@ def test_rows_are_read_as_record_by_record(tmp_path: Path, data: st.DataObject) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tfrecord, "PIECE", data.draw(st.sampled_from([1 << 20, 5000, 700, 90])))
         patch.setattr(tfrecord, "SINGLE", data.draw(st.sampled_from([tfrecord.SINGLE, 0])))
-        patch.setattr(rows, "BLOCK", data.draw(st.sampled_from([rows.BLOCK, 1000])))
+        patch.setattr(row_layout, "BLOCK", data.draw(st.sampled_from([row_layout.BLOCK, 1000])))
         patch.setattr(rows, "CREDIT", data.draw(st.sampled_from([rows.CREDIT, 0, 3])))
         reading = TensorBoard.read(tmp_path / NAME)
         again = TensorBoard.read(tmp_path / NAME)
@@ -131,3 +131,43 @@ def test_regular_rows_are_not_read_one_by_one(tmp_path: Path, monkeypatch: pytes
     for _ in range(2):
         assert len(TensorBoard.read(tmp_path / NAME).points) == 3000 * len(TAGS)
     assert len(parsed) < 2 * len(TAGS)
+
+
+def short_run(path: Path, steps: int, *, every: int = 0) -> bytes:
+    """A run of that many steps, of whose number of bytes there are three; with `every`, evaluated at times."""
+    events = [Event(wall_time=1.7e9 + steps, file_version="brain.Event:2")]
+    for step in range(steps):
+        events += [scalar(tag, step, 1 / (step + steps), 1.7e9 + step) for tag in TAGS]
+        if every and step % every == every - 1:
+            events.append(scalar("val/loss", step, 2.0))
+    return write(path, events)
+
+
+@MANY
+@given(st.data())
+def test_a_known_beginning_hides_nothing(tmp_path: Path, data: st.DataObject) -> None:
+    """Short runs that begin alike and end anywhere, go on differently, or are damaged: all is read as one by one."""
+    for name in "abcde":
+        (tmp_path / name).mkdir(exist_ok=True)
+        steps, every = data.draw(st.sampled_from([1, 2, 127, 140, 200])), data.draw(st.sampled_from([0, 0, 0, 60]))
+        whole = data.draw(damaged(short_run(tmp_path / name / NAME, steps, every=every)))
+        (tmp_path / name / NAME).write_bytes(whole)
+        expected, damage = read_slowly(whole)
+        reading = TensorBoard.read(tmp_path / name / NAME)
+        assert repr(points_of(reading.points)) == repr(expected)
+        if expected and len(damage) <= MOST_REPORTED:
+            assert [(p.offset, p.lost) for p in reading.problems] == [(a, f"{b - a} bytes") for a, b in damage]
+
+
+def test_a_beginning_serves_runs_of_other_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs that begin alike are enough, then a run is one group of rows; a longer one is learned anew."""
+    groups = []
+    fields = row_layout.RowLayout.fields
+    monkeypatch.setattr(row_layout.RowLayout, "fields", lambda self, d: [groups.append(self), fields(self, d)][1])
+    expected = {"a": 3, "b": 3, "c": 1, "d": 1, "e": 1, "f": 2, "g": 3, "h": 3, "i": 1}
+    for name, steps in zip(expected, (200, 200, 200, 150, 100, 900, 900, 900, 900), strict=True):
+        (tmp_path / name).mkdir()
+        whole = short_run(tmp_path / name / NAME, steps)
+        groups.clear()
+        assert points_of(TensorBoard.read(tmp_path / name / NAME).points) == read_slowly(whole)[0]
+        assert (name, len(groups)) == (name, expected[name])

@@ -152,3 +152,44 @@ class MetricLogger(Dialect):
         if n + max(1, n - before) < int(match["total"]):
             record.values = [v for v in record.values if not isfinite(v.number)]  # stays so to the end of the pass
         return record
+
+
+@dialect
+class Darts(Dialect):
+    """DARTS and the searches built on it: ``train 050 1.79e+00 33.45 84.28``, ``valid 000 1.57e+00 41.66 90.62``.
+
+    Format: train.py of quark0/darts: the batch, then the means of loss, top-1 and top-5 accuracy (percent) over the
+    epoch so far. Batches count from 0; the epoch stands in a row before (``epoch 3 lr 2.4e-02``). Of a validation the
+    last row counts.
+    """
+
+    name = "darts"
+    priority = 17
+    needles: ClassVar[tuple[str, ...]] = ("train ", "valid ", "epoch ")
+    _head = re.compile(rf"epoch (?P<epoch>\d{{1,9}}) lr (?P<lr>{NUMBER}) *$")
+    _row = re.compile(rf"(?P<split>train|valid) (?P<n>\d{{3,9}}) ({NUMBER}|{NONFINITE}) ({NUMBER}) ({NUMBER}) *$")
+
+    def __init__(self) -> None:
+        self.epoch: dict[int, float] = {}
+        """The epoch that the last head named, of each rank."""
+
+    def parse(self, row: Row) -> Record | None:
+        if head := self._head.match(row.text):
+            self.epoch[row.rank] = float(head["epoch"])
+            lr = Value("lr", number(head["lr"]), *head.span("lr"))
+            return Record(values=[lr], epoch=float(head["epoch"]), base=0, once=True)
+        match = self._row.match(row.text)
+        if match is None:
+            return None
+        names = zip(("loss", "top1", "top5"), (3, 4, 5), strict=True)
+        record = Record(
+            values=[Value(f"{match['split']}_{tag}", number(match[k]), *match.span(k)) for tag, k in names],
+            epoch=self.epoch.get(row.rank),
+            base=0 if self.epoch else None,
+            once=True,
+        )
+        if match["split"] == "valid":
+            record.evaluation, record.split = True, "valid"
+        else:
+            record.level, record.n = Trust.LOCAL, float(match["n"])
+        return record

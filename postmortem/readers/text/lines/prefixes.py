@@ -141,7 +141,7 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     (
         "[",
         r"\[(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?: (?P<logger>[\w.\-]{1,80}))?\]:? ?"
-        r"(?:(?P<logger2>[\w.\-]{1,80}) )?(?:" + _LEVEL + r": ?)?",
+        r"(?:(?:(?P<logger2>[\w.\-]{1,80}) )?" + _LEVEL + r": ?)?",
     ),
     ("[", r"\[(?P<host>[A-Za-z][\w.\-]{0,60})\] (?=\d{4}-\d\d-\d\d)"),  # a node or a program in front of a date
     (
@@ -198,6 +198,12 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     # a clock without seconds is too coarse for the times of rows, so it is not used
     ("[0123456789", rf"\[?\d{{1,2}}[ -]{_MONTH}(?:[ -]\d{{4}})?,? \d\d:\d\d\]?(?: *[|\-] | +|$)"),
     ("0123456789", _SHORT_DATE + r" - (?P<logger>[\w.\-]{1,80}) - " + _LEVEL + r" - "),  # mmengine
+    # DARTS and what took over its logger write %m/%d %I:%M:%S %p
+    (
+        "01",
+        r"(?P<month>0\d|1[0-2])[/-](?P<day>[0-3]\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d{1,9})?"
+        r"(?: (?P<half>[AP]M))?(?: *[|\-:] | +)(?:" + _LEVEL + r"\b ?[|\-:]? ?)?",
+    ),
     ("[0123456789", r"\[?(?P<clock>\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?\]? (?:[|\-] )?(?:" + _LEVEL + r" ?[|\-:]? ?)?"),
     # logback and log4j, after their clock: [thread] LEVEL logger - text
     ("[", r"\[[A-Za-z][\w.\-#/ ]{0,60}\] " + _LEVEL + r" {1,5}(?P<logger>[A-Za-z_$][\w.$]{0,120})(?::\d+)? - "),
@@ -322,7 +328,10 @@ def _wall_time(found: dict[str, str], year: int | None) -> float | None:
     years = found.get("year") or (str(year) if year is not None else None)
     if years is None:
         return None
-    seconds = _epoch(years, found["month"], found["day"], found["clock"][:5], found.get("zone", ""))
+    minute = found["clock"][:5]
+    if "half" in found:  # a clock of twelve hours
+        minute = f"{int(minute[:2]) % 12 + 12 * (found['half'] == 'PM'):02d}{minute[2:]}"
+    seconds = _epoch(years, found["month"], found["day"], minute, found.get("zone", ""))
     if seconds is None:
         return None
     return seconds + int(found["clock"][6:8]) + (float("0." + found["fraction"][1:]) if "fraction" in found else 0.0)

@@ -8,7 +8,6 @@ Every pattern is anchored at what precedes it and uses possessive repeats, so th
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
 
 from postmortem.core.roles import role_of
@@ -28,6 +27,7 @@ from postmortem.readers.text.records.placing import (
     counted_by,
     epoch_anywhere,
     is_bare,
+    is_listing,
     is_of_settings,
     of_the_best,
     ordinal_head,
@@ -280,15 +280,15 @@ class RowMiner:
             raw, span, stop = labelled[1], labelled.span(1), labelled.end(1)
             record.once = True  # the digits of the label tell one tag from another
         unit = match["unit"].strip() if match.lastgroup == "unit" else ""
-        is_rate = unit and re.match(r"[A-Za-z]++/(?:s|sec)$", unit)
-        if is_rate and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
+        if re.match(r"[A-Za-z]++/(?:s|sec)$", unit) and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
             # "| 55.5% MFU | 173580 tok/s", "step 12.6 ms  5227 img/s"
             named = replace(named, name=unit, strong=True, leftover=0)
         where = position_before(named.name, self.text, stop) or position_of_first(record, named, raw, self.text, stop)
         if where is not None and of_the_best(record, gap):
             self.end = stop
             return
-        if where is None and role_of(named.name) is None and (several := end_of_several(gap, raw, self.text, stop)):
+        plain = where is None or (named.name[-1:] in "sS" and gap[-1:] in "[(")  # "STEPS: [40, 70]"
+        if plain and role_of(named.name) is None and (several := end_of_several(gap, raw, self.text, stop)):
             self.covered += len(named.name)
             self.leftover += named.leftover
             self.end = several
@@ -354,8 +354,8 @@ class RowMiner:
         placed = record.step is not None or record.n is not None or record.epoch is not None
         if self.weak and demand:
             self._drop_weak(placed)
-        if len(record.values) > 8 and max(Counter(v.tag for v in record.values).values()) > 2:
-            return None  # a dump of many results, one after the other
+        if is_listing(record):
+            return None
         if demand and self.leftover and not OBJECT.match(text, self.start) and self._is_prose(placed):
             return reversed_row(text, self.start) or epoch_anywhere(text, self.start)
         if not record.values and not placed:

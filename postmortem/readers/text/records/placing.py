@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from postmortem.core.roles import role_of
@@ -33,6 +34,16 @@ _SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
 _BEST = re.compile(r"(?i)(?<!new )\bbest\b")
 _WHERE_BEST = re.compile(r"(?i)[%\s]*(?:\(|(?:at|in|from|on|@)\s)")
 _SETTING = re.compile(r"(?i)^(?:max|num|warm_?up)_\w|_(?:size|seq_len)$|^seed$")
+_OF_PROGRAMS = frozenset((
+    "num_workers", "seed", "random_seed", "batch_size", "train_batch_size", "eval_batch_size", "prefetch_factor",
+    "weight_decay", "dropout", "num_classes", "n_classes", "num_layers", "n_layers", "num_heads", "n_heads",
+    "hidden_dim", "hidden_size", "embed_dim", "vocab_size", "feature_dim", "max_epochs", "num_epochs", "max_steps",
+    "warmup_steps", "warmup_epochs", "lr_warmup_epochs", "warmup_ratio", "label_smoothing", "accumulation_steps",
+    "accumulate_steps", "gradient_accumulation_steps", "adam_epsilon", "momentum", "scheduler_gamma", "max_grad_norm",
+    "max_clip_norm", "grad_clip", "clip_grad", "patience", "input_dim", "output_dim",
+))  # fmt: skip
+"""Names of settings that no training measures."""
+_FEW_SETTINGS = 3
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
 
@@ -172,6 +183,16 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
 def is_of_settings(record: Record) -> bool:
     """Whether a row lists settings: ``iterations:500 warmup_steps:20`` says how many there will be."""
     return any(_SETTING.search(v.tag) for v in record.values) and all(role_of(v.tag) is None for v in record.values)
+
+
+def is_listing(record: Record) -> bool:
+    """Whether a row holds a dump of many results, one after the other, or the configuration of a program."""
+    tags = Counter(v.tag for v in record.values)
+    if len(record.values) > 8 and max(tags.values()) > 2:
+        return True
+    settings = sum(tag.lower().rsplit(".", 1)[-1].replace(" ", "_") in _OF_PROGRAMS for tag in tags)
+    many = settings >= _FEW_SETTINGS or (settings == _FEW_SETTINGS - 1 and 2 * settings >= len(tags))
+    return many and record.step is None and record.n is None
 
 
 def place_before_word(record: Record, match: re.Match[str], text: str, gap: str) -> int:

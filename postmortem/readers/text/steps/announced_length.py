@@ -168,7 +168,7 @@ def _epochs_done(rows: StoredRows, epoch: NDArray[np.float64]) -> tuple[float | 
     if not len(epoch):
         return None, 0.0
     known = rows["base"][rows["base"] >= 0]
-    first = float(known[0]) if len(known) else min(float(np.floor(epoch.min())), 1.0)
+    first = min(float(np.floor(epoch.min())), float(known[0]) if len(known) else 1.0)
     return float(epoch[-1]), first
 
 

@@ -26,6 +26,8 @@ _FEW_BEYOND = 0.1
 _MOST, _CLOSE = 0.5, 0.1
 """Fewer rows than this share that agree with a state of the bar come of buffered output; what is close to a whole
 number of epochs then is one."""
+_MANY_EPOCHS = 1_000_000
+"""More epochs than this are a number of another kind."""
 _FEWEST_SPACED, _NEARLY_ALL = 5, 0.95
 """So many rows, nearly all of which fit, are evenly spaced."""
 
@@ -99,10 +101,30 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
             )
         if (flags[mine] & SAMPLES).any():
             notes.append("steps are numbers of samples, as printed")
-        step[mine] = np.clip(np.round((e - base) * length + n), -(2.0**62), 2.0**62).astype(np.int64)
+        begins = _begins(e, length, base)
+        step[mine] = np.clip(np.round(begins + n), -(2.0**62), 2.0**62).astype(np.int64)
         main = median(length)
         _evaluations(rows, epoch, held_out, step, exact, base, main, int(rows["dialect"][mine[0]]))
     return step, exact
+
+
+def _begins(epoch: NDArray[np.float64], length: NDArray[np.float64], base: float) -> NDArray[np.float64]:
+    """How many steps come before the epoch of each row: as many as all earlier epochs have.
+
+    Epochs may differ in length, as those of samplers that draw anew; one that no row shows has the usual length.
+    """
+    usual = (epoch - base) * length
+    numbers = distinct(epoch)
+    if (numbers != np.floor(numbers)).any() or numbers[0] < base or numbers[-1] - base > _MANY_EPOCHS:
+        return usual
+    order = np.lexsort((length, epoch))
+    changes = np.flatnonzero(np.diff(epoch[order]) == 0)
+    if (np.diff(length[order])[changes] != 0).any():
+        return usual  # another start of the program, with batches of another size
+    lengths = np.full(int(numbers[-1] - base) + 1, median(length))
+    lengths[(epoch - base).astype(np.intp)] = length
+    before: NDArray[np.float64] = np.cumsum(lengths) - lengths
+    return before[(epoch - base).astype(np.intp)]
 
 
 def _beyond_total(rows: StoredRows, kinds: NDArray[np.int64], within: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -122,9 +144,9 @@ def _beyond_total(rows: StoredRows, kinds: NDArray[np.int64], within: NDArray[np
 def _base(rows: StoredRows, epoch: NDArray[np.float64]) -> float:
     """The number of the first epoch."""
     known = rows["base"][rows["base"] >= 0]
-    if len(known):
-        return float(known[0])
     first = float(np.floor(epoch.min()))
+    if len(known):
+        return min(float(known[0]), max(first, 0.0))  # a program of one's own may print as one that counts from 1
     if first <= 1:
         return first
     return 1.0 if (rows["epochs"] > 0).any() else 0.0

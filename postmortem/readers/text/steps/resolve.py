@@ -303,6 +303,11 @@ def _implausible(
     return foreign
 
 
+def _varies(draft: Draft, code: int) -> bool:
+    """Whether a tag has three values and more: a setting of two programs has two."""
+    return len(distinct(draft.values[draft.keep & (draft.codes == code)])) > 2
+
+
 def _repeated(draft: Draft) -> NDArray[np.bool_]:
     """Which values are metrics if there is no step: repeated tags, losses and scores. The rest is a listing."""
     count = np.bincount(draft.codes[draft.keep], minlength=len(draft.tags))
@@ -310,8 +315,8 @@ def _repeated(draft: Draft) -> NDArray[np.bool_]:
     longest = max((int(c) for c, r in zip(count, roles, strict=True) if r in SCORES), default=0)
     alone = {*SCORES, "val_accuracy", "grad_norm"}
     fine = (count >= 3) | np.array([r in alone for r in roles], bool) | ((count == longest) & (longest > 0))
-    if longest == 0 and not (count >= 3).any():
-        fine[:] = False
+    if longest == 0:  # of nothing but numbers without a meaning, those that hardly change measure nothing
+        fine &= np.array([count[i] >= 3 and _varies(draft, i) for i in range(len(count))], bool)
     is_metric: NDArray[np.bool_] = fine[draft.codes]
     if n := int((draft.keep & ~is_metric).sum()):
         draft.skipped[Skip.LISTING] += n

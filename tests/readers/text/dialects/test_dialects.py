@@ -131,6 +131,21 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         "Epoch(val) [2][5000]\tbbox_mAP: 0.152, bbox_mAP_copypaste: 0.152 0.287\n",
         [("loss", 50, 1.5), ("loss", 150, 2.5), ("val bbox_mAP", 200, 0.152)],
     ),
+    "openmmlab, epochs from 0": (
+        "\n".join(
+            f"2026-11-20 12:06:0{e} | INFO | Epoch [{e}][{n}/100]  loss: {e}.{n}" for e in (0, 1) for n in (20, 90)
+        ),
+        [("loss", 20, 0.2), ("loss", 190, 1.9)],
+    ),
+    "darts": (
+        "".join(
+            f"11/20 11:0{e}:00 PM epoch {e} lr 2.5e-02\n"
+            + "".join(f"11/20 11:0{e}:1{n} PM train {n * 50:03d} {2.5 - e - n / 10:e} 31.2 80.1\n" for n in range(4))
+            + f"11/20 11:0{e}:30 PM valid 000 9.0e+00 11.0 51.0\n11/20 11:0{e}:31 PM valid 050 {2 - e:e} 41.5 91.5\n"
+            for e in range(2)
+        ),
+        [("train_loss", 50, 2.4), ("train_loss", 350, 1.2), ("valid_loss", 400, 1.0), ("valid_top1", 400, 41.5)],
+    ),
     "timm": (
         "Train: 3 [  50/1251 (  4%)]  Loss: 6.81 (6.88)  Time: 0.412s, 1242.70/s  (0.431s, 1188.01/s)  LR: 5.000e-04\n"
         "Test: [   0/97]  Loss:   4.812 ( 4.812)  Acc@1:  14.062 ( 14.062)\n"

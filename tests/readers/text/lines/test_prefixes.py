@@ -1,5 +1,6 @@
 """Every form of prefix, alone and stacked, and what must not be taken for one."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,10 @@ FORMS = [
     ),
     ("VLOG[1] (train-ctc:Report():ctc-loss.cc:226) text", "text", {"logger": "Report():ctc-loss.cc:226"}),
     ("03 Jul 18:05  update 250 nll -0.6", "update 250 nll -0.6", {"wall_time": None}),
+    ("11/20 20:00:09 it=0 loss=14.1", "it=0 loss=14.1", {"wall_time": None}),
+    ("11-20 20:00:09.125 | INFO | it=0 loss=14.1", "it=0 loss=14.1", {"level": "INFO"}),
+    ("[11/20 20:00:09] step 3 loss 14.1", "step 3 loss 14.1", {"logger": None}),
+    ("[11/20 20:00:09 d2.utils.events]:  eta: 0:10:00", " eta: 0:10:00", {"logger": "d2.utils.events"}),
     ("[3-Jul-2026 18:05:07] INFO: loss 2", "loss 2", {"level": "INFO", "wall_time": 1783101907.0}),
 ]
 
@@ -178,6 +183,16 @@ def test_an_impossible_date_has_no_time() -> None:
 def test_any_text_gives_a_suffix_of_itself(line: str, labels: bool) -> None:
     """Whatever the line, what is left is its end."""
     assert line.endswith(peel(line, labels=labels)[0])
+
+
+@pytest.mark.parametrize(
+    ("clock", "hour"), [("12:05:01 AM", 0), ("11:05:01 AM", 11), ("12:05:01 PM", 12), ("01:05:01 PM", 13)]
+)
+def test_a_clock_of_twelve_hours(clock: str, hour: int) -> None:
+    """``%m/%d %I:%M:%S %p``, as searches for architectures print it."""
+    text, prefix = peel(f"11/20 {clock} train 000 2.3 31.2 80.1", year=2026)
+    assert text == "train 000 2.3 31.2 80.1"
+    assert prefix.wall_time == datetime(2026, 11, 20, hour, 5, 1, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize("date", ["20243-01-01 00:00:30", "0024-01-01 00:00:30", "9024-01-01 00:00:30"])

@@ -9,6 +9,7 @@ import pytest
 
 import postmortem
 from postmortem.core.run import Run
+from postmortem.readers.text import read_text
 
 
 def load(folder: Path, lines: list[str]) -> Run:
@@ -251,10 +252,56 @@ def test_a_total_that_is_exceeded_a_little_stays_the_length_of_its_epoch(tmp_pat
     lengths = [40, 40, 64, 60]
     places = [(e, i) for e, length in enumerate(lengths) for i in range(0, length, 2)]
     run = load(tmp_path, [f"epoch={e} i={i}/{totals[e]} loss={loss(40 * e + i)}" for e, i in places])
-    assert steps(run, "loss") == [e * totals[e] + i for e, i in places]
+    assert steps(run, "loss") == [sum(totals[:e]) + i for e, i in places]
     assert "assumed" not in notes(run)
 
 
 def test_the_number_of_a_class_is_no_step(tmp_path: Path) -> None:
     """A listing of scores by class has no steps, however its numbers rise."""
     assert load(tmp_path, [f"class {i} iou: {0.5 + i / 50:.2f}" for i in range(20)]).step_axis == "row"
+
+
+@pytest.mark.parametrize(
+    "style",
+    ["[Epoch: {e}] [{i}/{n}] loss = {x} ({x});", "Epoch {e}, batch {i}/{n}: loss {x}", "[{e}][{i}/{n}] loss: {x}"],
+)
+def test_epochs_of_different_length_follow_one_another(style: str, tmp_path: Path) -> None:
+    """A sampler that draws anew makes epochs of different length: no step goes back, and none is skipped."""
+    lengths, rows, expected, before = [51, 55, 48, 60, 44, 58], "", [], 0
+    for e, n in enumerate(lengths):
+        for i in range(0, n, 20):
+            rows += style.format(e=e, i=i, n=n, x=f"{3 - (before + i) / 900:.4f}") + "\n"
+            expected.append(before + i)
+        before += n
+    path = tmp_path / "train.log"
+    path.write_text(rows)
+    points = read_text(path).points
+    assert points.step[points.code == points.tags.index("loss")].tolist() == expected
+
+
+@pytest.mark.parametrize(("pair", "apart"), [("{}: {}", " | "), ("{}={}", ", "), ("{}: {}", ", "), ("{} = {}", "; ")])
+def test_a_line_of_settings_is_no_row(pair: str, apart: str, tmp_path: Path) -> None:
+    """What a program prints about its configuration in one line is neither a point nor a position."""
+    settings = {
+        "seed": 42,
+        "num_workers": 6,
+        "batch_size": 16,
+        "weight_decay": 0.0005,
+        "set_cost_bbox": 5,
+        "epochs": 20,
+    }
+    line = apart.join(pair.format(k, v) for k, v in settings.items())
+    rows = "".join(
+        f"Epoch {e} step {s}/100 loss: {2 - (e * 100 + s) / 900:.4f}\n" for e in range(3) for s in range(0, 100, 20)
+    )
+    path = tmp_path / "train.log"
+    path.write_text(f"[Config] {line}\n{rows}")
+    assert set(read_text(path).points.tags) == {"loss"}
+
+
+def test_a_configuration_alone_is_no_training(tmp_path: Path) -> None:
+    """Two dumps of a configuration, with the steps of its schedule, hold no metric."""
+    dump = "SOLVER:\n  BASE_LR: 0.00035\n  IMS_PER_BATCH: {}\n  STEPS: [40, 70]\n  GAMMA: 0.1\nTEST:\n  MARGIN: 128\n"
+    path = tmp_path / "train.log"
+    path.write_text(dump.format(64) * 3)
+    assert not len(read_text(path).points.value)

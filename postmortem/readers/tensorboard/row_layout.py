@@ -1,0 +1,228 @@
+"""The layout of one row of records: what is the same in each, and where the rest of it stands.
+
+The payload checksums of many rows are proved by one CRC. CRC32C is linear: a register that starts with zero and is
+fed the difference (exclusive or) of two messages holds the difference of their checksums, and zeros leave a register
+of zero as it is. So in the difference of a row to its layout, with the differences of the checksums in place of the
+stored ones, each record with a right checksum takes the register from zero to zero. A wrong one leaves something else,
+which only a second error could cancel, with a probability of 2**-32.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from postmortem.readers.tensorboard.crc32c import unmask
+from postmortem.readers.tensorboard.event_proto import DTYPES, widen
+from postmortem.readers.tensorboard.framing import HEADER, OVERHEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from postmortem.readers.tensorboard.scalar_record import ScalarRecord
+
+BLOCK = 1 << 18
+"""Bytes that are compared at once: they fit in a core's cache."""
+_ZERO = 0xFFFFFFFF  # what a CRC register of zero is in terms of google_crc32c, which inverts it before and after
+
+
+class Rows(NamedTuple):
+    """k adjacent rows of one layout, from `at` on. `difference` uint8[k, width] is what they differ in from it."""
+
+    layout: RowLayout
+    at: int
+    difference: NDArray[np.uint8]
+
+    def first(self, n: int) -> Rows:
+        """The first n records of the only row."""
+        layout = self.layout.first(n)
+        difference = self.difference[:, : -(-layout.size // 8) * 8].copy()
+        difference[:, layout.size :] = 0
+        return Rows(layout, self.at, difference)
+
+    @property
+    def stop(self) -> int:
+        """Where the last row ends."""
+        return self.at + len(self.difference) * self.layout.size
+
+
+class RowFields(NamedTuple):
+    """Fields of the n records of k rows, [k, n] each; `intact`: whether the record's checksum is right."""
+
+    step: NDArray[np.int64]
+    value: NDArray[np.float64]
+    wall_time: NDArray[np.float64]
+    intact: NDArray[np.bool_]
+
+
+class RowLayout:
+    """n adjacent records of which everything is known but wall times, steps' digits, values and payload checksums.
+
+    `size` is the number of bytes of a row, `start` and `length` int64[n] say where the payloads are in it. Record j is
+    of the tag `tags[tag[j]]`; `plugins` are by tag.
+    """
+
+    def __init__(self, records: Sequence[ScalarRecord], data: NDArray[np.uint8]) -> None:
+        """Of `records` as they stand in `data`, uint8[size]."""
+        self.size = len(data)
+        self.records = records
+        self._alone = 0
+        self.tags = list(dict.fromkeys(record.tag for record in records))
+        code = {tag: i for i, tag in enumerate(self.tags)}
+        self.tag = np.array([code[record.tag] for record in records])
+        self.plugins = {record.tag: record.plugin.decode("utf-8", "replace") for record in records if record.plugin}
+        self.length = np.array([record.length for record in records])
+        self.start = np.cumsum(self.length + OVERHEAD) - self.length - OVERHEAD + HEADER
+        wall_time, step, step_bytes, value, dtype = np.array([record.offsets for record in records]).T
+        self._wall_time, self._crc = self.start + wall_time, self.start + self.length
+        self._digits = {size: (of, (self.start + step)[of]) for size, of in _alike(step_bytes) if size > 0}
+        self._value = {kind: (of, (self.start + value)[of]) for kind, of in _alike(dtype)}
+        fixed = np.full(-(-self.size // 8) * 8, 0xFF, np.uint8)
+        fixed[self.size :] = 0
+        for size, (_, at) in self._digits.items():
+            fixed[_spans(at, size)] = 0x80
+        for kind, (_, at) in self._value.items():
+            fixed[_spans(at, _size(kind))] = 0
+        fixed[_spans(self._wall_time, 8)] = fixed[_spans(self._crc, 4)] = 0
+        self._fixed = fixed.view(np.uint64)
+        self.bytes = data & fixed[: self.size]
+        self._crc_of_none = np.array(
+            [google_crc32c.value(self.bytes[a : a + n]) for a, n in zip(self.start, self.length, strict=True)], "<u4"
+        )
+
+    def first(self, n: int) -> RowLayout:
+        """The layout of the first n records of a row."""
+        part = copy.copy(self)
+        part.records = self.records[:n]
+        part.tag, part.length, part.start = self.tag[:n], self.length[:n], self.start[:n]
+        part.size = int(part.start[-1] + part.length[-1]) + OVERHEAD - HEADER
+        part._wall_time, part._crc, part._crc_of_none = self._wall_time[:n], self._crc[:n], self._crc_of_none[:n]
+        part._digits = {size: _first(n, *group) for size, group in self._digits.items()}
+        part._value = {kind: _first(n, *group) for kind, group in self._value.items()}
+        part.bytes = self.bytes[: part.size]
+        fixed = self._fixed[: -(-part.size // 8)].copy()
+        fixed.view(np.uint8)[part.size :] = 0
+        part._fixed = fixed
+        return part
+
+    def compared(self, data: NDArray[np.uint8], at: int) -> tuple[Rows, int]:
+        """A row from `at` on, or as much of one as there is, and how many bytes at its beginning are of this layout."""
+        difference = self._difference(data[None, at : at + self.size])
+        words = difference.view(np.uint64)[0]
+        other = words & self._fixed[: len(words)]
+        alike = min(self.size, len(data) - at)
+        if other.any():
+            word = int(np.argmax(other != 0))
+            alike = min(alike, 8 * word + int(np.argmax(other[word : word + 1].view(np.uint8) != 0)))
+        return Rows(self, at, difference), alike
+
+    def matches(self, data: NDArray[np.uint8], at: int) -> bool:
+        """Whether a row of this layout stands at `at`, or as much of one as there is before the data end."""
+        row = data[at : at + self.size]
+        return not ((row ^ self.bytes[: len(row)]) & self._fixed.view(np.uint8)[: len(row)]).any()
+
+    def find(self, data: NDArray[np.uint8], at: int) -> Rows:
+        """The rows of this layout that stand in `data` from `at` on."""
+        blocks = []
+        pos, most = at, max(1, BLOCK // 4 // self.size)
+        while count := min((len(data) - pos) // self.size, most):
+            block = self._difference(data[pos : pos + count * self.size].reshape(count, self.size))
+            words = block.view(np.uint64)
+            if (np.bitwise_or.reduce(words, axis=0) & self._fixed).any():
+                block = block[: int(np.argmax((words & self._fixed).any(axis=1)))]
+            blocks.append(block)
+            pos += len(block) * self.size
+            if len(block) < count:
+                break
+            most = max(1, BLOCK // self.size)
+        return Rows(self, at, blocks[0] if len(blocks) == 1 else np.concatenate(blocks))
+
+    def alone_again(self) -> bool:
+        """Counts that one row was found and no more; whether to see now if it is the beginning of a longer one.
+
+        The layout may be of another run with fewer tags; but it may as well be of a row that is always alone.
+        """
+        self._alone += 1
+        return self._alone.bit_count() == 1
+
+    def _difference(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """uint8[k, n] -> uint8[k, width]: exclusive or with the first n bytes of the layout, filled up with zeros."""
+        size = rows.shape[1]
+        difference = np.empty((len(rows), -(-size // 8) * 8), np.uint8)
+        np.bitwise_xor(rows, self.bytes[:size], out=difference[:, :size])
+        difference[:, size:] = 0
+        return difference
+
+    def fields(self, difference: NDArray[np.uint8]) -> RowFields:
+        """What the rows hold. Uses up `difference`: its bytes of checksums are changed."""
+        k, n = len(difference), len(self.tag)
+        step, value = np.zeros((k, n), np.int64), np.empty((k, n))
+        for size, (of, at) in self._digits.items():
+            step[:, of] = _steps(difference.take(_spans(at, size), axis=1).reshape(k, -1, size))
+        for dtype, (of, at) in self._value.items():
+            value[:, of] = widen(_windows(difference, DTYPES[dtype][0])[:, at], dtype)
+        wall_time = _windows(difference, "<f8")[:, self._wall_time]
+        stored = _windows(difference, "<u4")
+        stored[:, self._crc] = unmask(stored[:, self._crc]) ^ self._crc_of_none
+        intact = np.ones((k, n), bool)
+        for i in _wrong(difference, np.arange(k + 1)):
+            bounds = np.append(self.start - HEADER, self.size)
+            intact[i, _wrong(difference[i], bounds)] = False
+        return RowFields(step, value, wall_time, intact)
+
+
+def _wrong(difference: NDArray[np.uint8], bounds: NDArray[np.int64]) -> list[int]:
+    """The parts `difference[bounds[i]:bounds[i + 1]]` that hold a wrong checksum, by halving what holds one."""
+    if google_crc32c.extend(_ZERO, difference[bounds[0] : bounds[-1]]) == _ZERO:
+        return []
+    if len(bounds) == 2:
+        return [0]
+    middle = len(bounds) // 2
+    return _wrong(difference, bounds[: middle + 1]) + [middle + i for i in _wrong(difference, bounds[middle:])]
+
+
+def _steps(digits: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """uint8[k, n, bytes] of varints without their uppermost bits -> int64[k, n], or int64[k, 1] if a row has one."""
+    same = digits.shape[1] > 1 and len(digits) > 1 and bool((digits == digits[:, :1]).all())
+    digits = digits[:, :1] if same else digits
+    step = digits[:, :, 0].astype(np.uint64)
+    for i in range(1, digits.shape[2]):
+        step |= digits[:, :, i].astype(np.uint64) << np.uint64(7 * i)
+    return step.view(np.int64)
+
+
+def _windows(rows: NDArray[np.uint8], kind: str) -> NDArray[Any]:
+    """What stands from each byte of the rows on as numbers of that kind, [k, n]. To be indexed, nothing is copied."""
+    return np.ndarray((len(rows), rows.shape[1] - np.dtype(kind).itemsize + 1), kind, rows, 0, rows.strides)
+
+
+def _spans(start: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """The places of `size` bytes from each start on."""
+    return np.add.outer(start, np.arange(size)).ravel()
+
+
+def _alike(kinds: NDArray[np.int64]) -> list[tuple[int, Any]]:
+    """Each kind and the indices that are of it; a slice, which is faster, where they are adjacent."""
+    return [(int(kind), _adjacent(np.flatnonzero(kinds == kind))) for kind in np.unique(kinds)]
+
+
+def _adjacent(of: NDArray[np.int64]) -> Any:
+    return slice(int(of[0]), int(of[-1]) + 1) if of[-1] - of[0] + 1 == len(of) else of
+
+
+def _first(n: int, of: Any, at: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+    """Of the indices `of` and the places of their bytes those below n."""
+    if isinstance(of, slice):
+        kept = max(0, min(of.stop, n) - of.start)
+        return slice(of.start, of.start + kept), at[:kept]
+    kept = int(np.searchsorted(of, n))
+    return of[:kept], at[:kept]
+
+
+def _size(dtype: int) -> int:
+    return np.dtype(DTYPES[dtype][0]).itemsize
