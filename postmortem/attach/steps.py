@@ -94,6 +94,12 @@ class Mapping:
         """The logged step of a tick; for one without a backward pass of its own that of the last before it."""
         return next((step for step, p in reversed(self.numbered()) if p.tick <= tick), None)
 
+    def with_later(self, passes: Sequence[Pass]) -> Mapping:
+        """With the passes of this process in later ticks than those of the rank whose losses the log holds."""
+        last = max((p.tick for p in self.passes), default=-1)
+        later = [p for p in passes if p.tick > last] if not self.uneven else []
+        return replace(self, passes=(*self.passes, *later)) if later else self
+
     def last_whole(self, ticks: int) -> int | None:
         """The last logged step all of whose backward passes belong to ticks that have ended; `ticks` of them have."""
         ended = sum(p.tick < ticks for p in self.passes)
@@ -142,7 +148,7 @@ def matched(
         if best is not None and _certain(best[0]):
             break
     if best is not None and best[0][-1] >= _ENOUGH:
-        return best[1], _fidelity(best[1], series)
+        return best[1].with_later(passes), _fidelity(best[1], series)
     for mapping, loss in (found for variant in told for found in under_other_names(view, variant, series)):
         return mapping, _fidelity(mapping, [loss])
     if not series:

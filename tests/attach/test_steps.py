@@ -172,6 +172,16 @@ def test_only_the_first_rank_logs(tmp_path: Path) -> None:
     assert (mapping.first, fidelity.ok) == (20, True)
 
 
+def test_a_rank_without_a_log_fails_first(tmp_path: Path) -> None:
+    """Its failing step is one after those that the logging rank has ended, and has that number."""
+    view = log_of(tmp_path, {"loss": losses(30)}, list(range(30)))
+    others, own = passes(losses(3, 20)), passes([*losses(3, 50), math.nan])
+    mapping, fidelity = matched(view, own, 1, [others])
+    assert mapping is not None
+    assert (mapping.first, mapping.step_of(2), mapping.step_of(3), mapping.last_whole(3)) == (20, 22, 23, 22)
+    assert (fidelity.ok, fidelity.compared) == (True, 3)
+
+
 @pytest.mark.parametrize("critic_first", [True, False])
 def test_a_generator_that_is_trained_in_every_second_step(tmp_path: Path, critic_first: bool) -> None:
     """Steps of two backward passes and steps of one, as with WGAN-GP: the loss of the critic shows where they begin."""

@@ -61,11 +61,13 @@ def receiving() -> Iterator[None]:
 def patch_channels() -> None:
     """Each of these methods becomes an event, `Observer.receive`. A way has a negative number, by its place above."""
     for owner, name in _WAYS:
-        setattr(owner, name, _told(way_of(owner, name), getattr(owner, name)))
+        setattr(owner, name, told(way_of(owner, name), getattr(owner, name)))
     pool.IMapIterator.__next__ = pool.IMapIterator.next  # type: ignore[method-assign]
 
 
-def _told(way: int, asking: Any) -> Any:
+def told(way: int, asking: Any) -> Any:
+    """A method that waits for another thread, process or machine, as an event of the current observer."""
+
     @functools.wraps(asking)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _inside.now:

@@ -21,8 +21,8 @@ class Listener:
     ticks: ticks that have ended. backwards: backward passes since the last tick. nested: depth of backward passes that
     run now. optimizers: all that were made; `stepped`: those that made a tick. stepping: depth of nested optimizer
     steps. scaling: the step of a GradScaler that runs now. unscaled: id of a scaled loss -> (itself, the loss before).
-    waited: seconds in which loaders drew batches, since who measures that set it back. iterations: of loaders, that
-    have begun.
+    threads: those that made a tick. waited: seconds in which loaders drew batches, since who measures that set it back.
+    iterations: of loaders, that have begun.
     """
 
     def __init__(self) -> None:
@@ -32,6 +32,7 @@ class Listener:
         self.nested = 0
         self.optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self.stepped: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self.threads: set[int] = set()
         self.stepping = 0
         self.scaling: Any = None
         self.unscaled: dict[int, tuple[Any, Any]] = {}
@@ -42,6 +43,7 @@ class Listener:
     def ended(self, optimizer: torch.optim.Optimizer, *, skipped: bool) -> None:
         """An optimizer's step, or a scaler's, has ended: one tick."""
         self.stepped.add(optimizer)
+        self.threads.add(threading.get_ident())
         observer, number = self.observer, self.ticks
         observer.after_update(optimizer, skipped)
         self.ticks, self.backwards = number + 1, 0

@@ -16,6 +16,7 @@ from torch.optim import optimizer as optimizers
 from postmortem.attach.boundaries.channels import patch_channels
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.boundaries.loaders import patch_loaders
+from postmortem.attach.boundaries.network import patch_network
 from postmortem.attach.boundaries.readings import forget_readings, last_chance, patch_readings, settle
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def install(observer: Observer) -> None:
     _patch_backward()
     patch_loaders()
     patch_channels()
+    patch_network()
     _patch_endings()
     patch_readings()
     if hasattr(os, "register_at_fork"):

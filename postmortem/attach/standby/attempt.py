@@ -81,7 +81,7 @@ class Attempt(Observer):
         if forked:
             loaders.feed(self.scene.since)
             others.fall_silent()
-            others.close_network()
+            others.close_network(self.scene.since)
             files.keep_in_memory(self.scene.on_disk)
             databases.keep_in_memory()
             if "torch._dynamo" in sys.modules:
@@ -160,6 +160,7 @@ class Attempt(Observer):
             if why := plan.begin(program):
                 self._fail(why)
                 return
+        program.name_losses(sys._getframe(1))
         self._before = Rng.capture()
         if plan.unfused and (plan.modes or plan.tracer is not None):
             operator_by_operator(program)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from postmortem.attach.boundaries.current import listener
 from postmortem.attach.sandbox import descriptors, landlock, metadata
 from postmortem.attach.standby.alone import cut_off
 from postmortem.attach.standby.forks import end, fork, receive, send, settle_down
@@ -81,7 +82,10 @@ class Copy(Repeatable):
         except TimeoutError:
             reply = Reply(failed=f"it had not ended after {time.monotonic() - began:.0f} s")
         except EOFError:
-            reply = Reply(failed="its process ended without an answer")
+            several = (
+                ": the program trains in several threads, of which a copy has one" if len(listener.threads) > 1 else ""
+            )
+            reply = Reply(failed=f"its process ended without an answer{several}")
         finally:
             os.close(reading)
             end(child)

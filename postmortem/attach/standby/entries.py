@@ -15,6 +15,8 @@ from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from postmortem.attach.standby.plan import Entered, Entry
+from postmortem.replay.rerun.graphs import graphs
+from postmortem.replay.rerun.ragged import ragged
 from postmortem.replay.step.batches import tensors_in
 from postmortem.replay.trace.operators import flat, info_of
 from postmortem.replay.trace.tensors import NO_MEMORY, exact_bits, storage_key
@@ -67,6 +69,8 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Memory of a tensor of data -> the operator outside of modules that wrote it, then those that made views."""
         self._inner: dict[int, list[Entry]] = {}
         """Memory of what a module computed of data alone, or of a cast of data -> the entries that it comes from."""
+        self._failed: set[int] = set()
+        """Memory of non-finite values that an operator made of finite data, and of what was made of those."""
         self._read: dict[tuple[int, int], Entry] = {}
         self._learned: set[tuple[int, int]] = set()
         """Those of `_read` that gradients go by: how many samples there are is told by these."""
@@ -142,9 +146,12 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
             whole = self._made[storage][0].values if info.mutates and storage in self._made and not self._depth else t
             if not view:
                 before = [e for t, key in zip(inputs, keys, strict=True) for e in self._entries_of(t, key)]
+                failed = bool(before) and self._fails(inputs, keys, t)
                 self._forget(storage)
                 self._comes_from[storage] = frozenset(batches)
-                if self._depth or (before and (info.name == _CAST or _fails(inputs, t))):
+                if failed:
+                    self._failed.add(storage)
+                if self._depth or failed or (before and info.name == _CAST):
                     self._inner[storage] = before
                     continue
             if whole.dim() and whole.layout == torch.strided and not batches:
@@ -160,7 +167,15 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
         same = [e for e in made[1:] if e.values.data_ptr() == t.data_ptr() and e.values.shape == t.shape]
         return (same or made)[-1:]
 
+    def _fails(self, inputs: list[torch.Tensor], keys: list[int], output: torch.Tensor) -> bool:
+        """Whether non-finite values that an operator made come from finite data: it is a part of the step then, and its
+        output no data."""
+        if not exact_bits(output):
+            return False
+        return not self._failed.isdisjoint(keys) or not any(exact_bits(t) for t in inputs)
+
     def _forget(self, storage: int) -> None:
+        self._failed.discard(storage)
         for known in (self._made, self._inner, self._comes_from):
             known.pop(storage, None)
 
@@ -179,8 +194,10 @@ class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return Entered([(passes, key) for key, passes in self._batches.items()])
         entries = sorted(self._read.values(), key=lambda e: (e.index, e.at))
         learned = [e for e in entries if (e.index, e.at) in self._learned] or entries
-        rows = next((e.values.shape[0] for e in learned if e.values.shape[0] > 1), 0)
-        entries = [e for e in entries if e.values.shape[0] == rows]
+        whole = tuple(e.values for e in entries)
+        if graphs(whole) is None and ragged(whole) is None:
+            rows = next((e.values.shape[0] for e in learned if e.values.shape[0] > 1), 0)
+            entries = [e for e in entries if e.values.shape[0] == rows]
         return Entered([], [replace(e, values=e.values.detach().clone()) for e in entries])
 
 
@@ -234,9 +251,3 @@ def _alias(t: torch.Tensor) -> torch.Tensor:
     by one more operator."""
     other = torch.empty(0, dtype=t.dtype, device=t.device)
     return other.set_(t.untyped_storage(), t.storage_offset(), t.size(), t.stride())
-
-
-def _fails(inputs: list[torch.Tensor], output: torch.Tensor) -> bool:
-    """Whether an operator made non-finite values of finite ones: it is a part of the step then, and its output no
-    data."""
-    return bool(exact_bits(output)) and not any(exact_bits(t) for t in inputs)

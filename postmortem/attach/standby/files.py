@@ -63,10 +63,22 @@ class _Memory:
         self.files[path] = os.memfd_create("postmortem")
         os.write(self.files[path], contents)
 
-    def takes(self, path: str, error: OSError) -> bool:
-        """Whether a file that could not be opened for writing is to be in memory."""
-        folder = os.path.dirname(path)
-        return error.errno in _DENIED or (error.errno == errno.ENOENT and folder in self.folders)
+    def opened(self, path: str, opening: Callable[[str | None], Any], *, writes: bool) -> Any:
+        """What `opening` gives for the file: of another name, or of its own (None); None where it is to be written in
+        memory."""
+        held, hidden = self.held(path), self.hides(path)
+        if not writes:
+            if hidden:
+                raise missing(path)
+            return opening(None if held is None else f"/proc/self/fd/{held}")
+        if held is None and not hidden:
+            try:
+                return opening(None)
+            except OSError as error:
+                new = error.errno == errno.ENOENT and os.path.dirname(path) in self.folders
+                if error.errno not in _DENIED and not new:
+                    raise
+        return None
 
 
 def keep_in_memory(before: Mapping[str, Before]) -> None:
@@ -94,17 +106,13 @@ def _patch_open(memory: _Memory) -> None:
         path = _path(file)
         if path is None or not isinstance(mode, str):
             return opening(file, mode, *args, **kwargs)
-        held, hidden = memory.held(path), memory.hides(path)
-        if not set(mode) & set("wax+"):
-            if hidden:
-                raise missing(path)
-            return opening(file if held is None else f"/proc/self/fd/{held}", mode, *args, **kwargs)
-        if held is None and not hidden:
-            try:
-                return opening(file, mode, *args, **kwargs)
-            except OSError as error:
-                if not memory.takes(path, error):
-                    raise
+        writes = bool(set(mode) & set("wax+"))
+
+        def plainly(other: str | None) -> Any:
+            return opening(file if other is None else other, mode, *args, **kwargs)
+
+        if (found := memory.opened(path, plainly, writes=writes)) is not None:
+            return found
         appends = "a" in mode
         descriptor = memory.descriptor(path, keep=appends or "r" in mode)
         if appends:
@@ -125,17 +133,12 @@ def _patch_os_open(memory: _Memory) -> None:
         name = _path(path)
         if name is None or kwargs.get("dir_fd") is not None:
             return os_opening(path, flags, *args, **kwargs)
-        held, hidden = memory.held(name), memory.hides(name)
-        if not flags & WRITES:
-            if hidden:
-                raise missing(name)
-            return os_opening(path if held is None else f"/proc/self/fd/{held}", flags, *args, **kwargs)
-        if held is None and not hidden:
-            try:
-                return os_opening(path, flags, *args, **kwargs)
-            except OSError as error:
-                if not memory.takes(name, error):
-                    raise
+
+        def plainly(other: str | None) -> int:
+            return os_opening(path if other is None else other, flags, *args, **kwargs)
+
+        if (found := memory.opened(name, plainly, writes=bool(flags & WRITES))) is not None:
+            return int(found)
         return memory.descriptor(name, keep=not flags & os.O_TRUNC)
 
     os.open = os_open

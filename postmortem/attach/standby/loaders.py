@@ -72,7 +72,7 @@ class Record:
         try:
             with _disable_current_modes(), torch.no_grad():
                 kept = tensor_map(torch.clone, batch)
-                self.room -= sum(t.nbytes for t in tensors_in(kept))
+                self.room -= sum(t.nbytes for t in tensors_in(kept)) + (len(kept) if isinstance(kept, bytes) else 0)
         except Exception:  # noqa: BLE001 - a class of the user's may raise whatever it likes
             kept = NoBatch(None)
         self.since[key] = kept

@@ -81,6 +81,15 @@ class Program:
         names = list(self.models)[: self.trained]
         return {n: t for n, t in tensors.items() if "" in names or n.startswith(tuple(f"{k}." for k in names))}
 
+    def name_losses(self, frame: FrameType | None) -> None:
+        """Modules without tensors that were named by their class, when no variable held them yet, are named anew."""
+        for name, module in list(self.models.items())[self.trained :]:
+            empty = not any(True for _ in (*module.parameters(), *module.buffers()))
+            found = _variable(module, frame) if empty and name.startswith(type(module).__name__) else None
+            if found is not None:
+                del self.models[name]
+                self.models[next(n for n in _numbered(found) if n not in self.models)] = module
+
     def module_names(self) -> dict[int, str]:
         """id of a module -> its qualified name."""
         return {

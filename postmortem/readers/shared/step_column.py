@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 
 COUNTERS = (
     *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter"),
-    *("current_steps", "iteration", "iterations", "iter", "iters", "step", "steps", "update", "updates"),
+    *(
+        "completed_steps",
+        "current_steps",
+        "iteration",
+        "iterations",
+        "iter",
+        "iters",
+        "step",
+        "steps",
+        "update",
+        "updates",
+    ),
     *("training_iteration", "num_steps", "n_iter", "step_num", "train_step", "tick"),
     *("global_it", "gstep", "it", "itr", "upd", "optimizer_step", "opt_step", "env_step", "env_steps", "timestep"),
     *("timesteps", "num_iter", "num_update"),
@@ -34,7 +45,7 @@ COUNTERS = (
 The order and the meaning hold for tables only: a checkpoint's `step` is more reliable than its `num_updates`, its `it`
 counts the whole run, and `iterations` in a configuration is a total. So those have lists of their own.
 """
-SURE = COUNTERS[:7]
+SURE = COUNTERS[:8]
 """Names that can only mean the whole run, even if the values go back often."""
 WITHIN_EPOCH = (
     *("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step"),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from postmortem.replay.trace.records import Hit
 
 _ROWS = 5
+_READ = "read from the non-finite rows at the culprit, not confirmed by a rerun"
 _READINGS = 3  # ways to read one shape: dimensions of the batch's size, consecutive rows of samples, samples in turn
 
 
@@ -57,7 +58,7 @@ class SampleHints:
         guesses = self.at(chosen, traced)
         found, trail = find_samples(s.size, guesses, fails, budget, odd=s.odd(batch), read=read, first_only=first_only)
         if found is None:
-            return None, trail + self._rows_shown(chosen[0].hits[0])
+            return self._row_read(chosen[0].hits[0], trail)
         if self._is_micro_batch(found):
             rest = [i for i in range(s.size) if i not in found]
             others = {rest[0], rest[len(rest) // 2], rest[-1]}  # it is unknown which of them are healthy
@@ -65,15 +66,25 @@ class SampleHints:
                 return None, f"micro-batch {found[0] // s.rows} as a whole makes the step fail, no particular sample"
         return found, trail
 
-    def _rows_shown(self, hit: Hit) -> str:
-        """Non-finite rows of the culprit where other tensors of the batch have as many rows: those of a graph's nodes
-        cannot be left out, but there may be one row for each graph."""
+    def _row_read(self, hit: Hit, trail: str) -> tuple[list[int] | None, str]:
+        """Non-finite rows of the culprit where other tensors of the batch have as many rows: its first tensors may have
+        a row for each node of graphs, and the others one for each graph.
+
+        Nodes cannot be left out. The graph is named as the sample where the batch also holds numbers of nodes.
+        """
         rows, n = hit.rows.get(0, []), hit.shape[0] if hit.shape else 0
-        sizes = {t.shape[0] for t in tensors_in(self.reruns.batch) if t.dim()} - {self.samples.rows}
-        if n not in sizes or not 0 < 2 * len(rows) <= n or len(rows) > _ROWS:
-            return ""
+        parts = [t for t in tensors_in(self.reruns.batch) if t.dim()]
+        if n == self.samples.rows or n not in {t.shape[0] for t in parts}:
+            return None, trail
+        if not 0 < 2 * len(rows) <= n or len(rows) > _ROWS:
+            return None, trail
+        indexed = any(t.dtype in (torch.int32, torch.int64) for t in parts if t.shape[0] != n)
+        if n < self.samples.rows and indexed:
+            self.samples.named = False
+            return rows, f"{_READ}: other tensors of the batch have {n} rows as well"
         which = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
-        return f"; the culprit makes {which} of {n} non-finite, and other tensors of the batch have {n} rows as well"
+        told = f"the culprit makes {which} of {n} non-finite, and other tensors of the batch have {n} rows as well"
+        return None, f"{trail}; {told}"
 
     def _is_micro_batch(self, found: list[int]) -> bool:
         rows = self.samples.rows

@@ -30,8 +30,8 @@ class DropSample(BaseFix):
     order = 60
 
     def applies(self, case: Case) -> bool:
-        """Where samples are named."""
-        return bool(case.found.samples)
+        """Where samples are named, and the batch can do without them."""
+        return bool(case.found.samples) and case.samples.named
 
     def change(self, case: Case) -> Overrides:
         """The batch without the samples."""

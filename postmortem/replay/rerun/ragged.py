@@ -44,9 +44,9 @@ class Ragged:
     def pick(self, batch: Any, source: Sequence[int]) -> Any:
         """The batch whose sample i is sample `source[i]` of `batch`."""
         for other in self.others:
-            parts = _parts(batch)
+            parts = parts_by_name(batch)
             mine = {key: parts[key] for key in (other.values, *other.offsets)}
-            batch = _joined(batch, {**parts, **_parts(other.pick(mine, source))})
+            batch = joined(batch, {**parts, **parts_by_name(other.pick(mine, source))})
         elsewhere = {key for other in self.others for key in (other.values, *other.offsets)}
         ends = _ends(self.lengths)
         begins = [end - length for end, length in zip(ends, self.lengths, strict=True)]
@@ -70,12 +70,12 @@ class Ragged:
                 return value.index_select(0, torch.tensor(source, dtype=torch.long, device=value.device))
             return value
 
-        return _joined(batch, {key: picked(key, value) for key, value in _parts(batch).items()})
+        return joined(batch, {key: picked(key, value) for key, value in parts_by_name(batch).items()})
 
 
 def ragged(batch: Any) -> Ragged | None:
     """How the samples of a batch lie behind one another; None for batches of another form."""
-    parts = _parts(batch)
+    parts = parts_by_name(batch)
     packed = next((value for value in parts.values() if isinstance(value, PackedSequence)), None)
     if packed is not None:
         return Ragged(tuple(pad_packed_sequence(packed, batch_first=True)[1].tolist()))
@@ -144,7 +144,8 @@ def _picked(packed: PackedSequence, source: Sequence[int]) -> PackedSequence:
     return pack_padded_sequence(padded[rows.to(padded.device)], lengths[rows], batch_first=True, enforce_sorted=False)
 
 
-def _parts(batch: Any) -> dict[Any, Any]:
+def parts_by_name(batch: Any) -> dict[Any, Any]:
+    """The parts of a batch under their names, or their places."""
     if isinstance(batch, PackedSequence):
         return {0: batch}
     parts = parts_of(batch)
@@ -153,7 +154,8 @@ def _parts(batch: Any) -> dict[Any, Any]:
     return parts
 
 
-def _joined(batch: Any, parts: dict[Any, Any]) -> Any:
+def joined(batch: Any, parts: dict[Any, Any]) -> Any:
+    """A batch like this one, of other parts."""
     if isinstance(batch, PackedSequence):
         return parts[0]
     return with_parts(batch, parts) if parts_of(batch) is not None else type(batch)(parts.values())

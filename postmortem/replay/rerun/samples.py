@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.core.errors import ReplayError
+from postmortem.replay.rerun.graphs import graphs
 from postmortem.replay.rerun.ragged import ragged
 from postmortem.replay.step.batches import clone_tensor, parts_of, tensor_map, tensors_in, with_parts
 from postmortem.replay.trace.tensors import along
@@ -27,19 +28,21 @@ class Samples:
     Every tensor whose dimension 0 has the batch's size is per sample, except the `shared` keys; `sample_dim` names
     another dimension. Under accumulation, row j of micro-batch i is sample i * rows + j. A batch may also list its
     samples one by one (images of several sizes, their boxes), or hold them behind one another, with offsets, with
-    lengths, or packed.
+    lengths, packed, or as graphs.
     """
 
     def __init__(self, train_step: TrainStep, batch: Any) -> None:
         self._shared, self._dims = set(train_step.shared), dict(train_step.sample_dim)
         self._micro = list(batch) if train_step.accumulate > 1 and isinstance(batch, (list, tuple)) else None
-        self._ragged = ragged(batch) if self._micro is None and not self._dims else None
+        self._ragged = graphs(batch) or ragged(batch) if self._micro is None and not self._dims else None
         self._listed = number_listed(batch) if self._micro is None and self._ragged is None else 0
         if self._ragged is not None:
             self._listed = len(self._ragged.lengths)
         self.parts: list[Any] = self._micro or [batch]
         self.rows = self._listed or self._count(self._micro[0] if self._micro else batch)
         self.size = self.rows * len(self.parts) if train_step.divisible else 0
+        self.named = True
+        """False where the samples that are named are no rows of `rows`, and cannot be left out."""
 
     def _count(self, batch: Any) -> int:
         parts = parts_of(batch)
@@ -149,6 +152,12 @@ class Samples:
         near = {i // self.rows: i for i in reversed(fine)}
         inside = set(bad)
         source = [near.get(i // self.rows, fine[0]) if i in inside else i for i in range(self.size)]
+        return lambda batch: self.take(batch, source)
+
+    def replace_each(self, bad: Collection[int], healthy: Sequence[int]) -> Callable[[Any], Any]:
+        """Batch transform: the samples `bad` become copies of `healthy`, each of another one as far as these go."""
+        taken = {i: healthy[k % len(healthy)] for k, i in enumerate(sorted(bad))}
+        source = [taken.get(i, i) for i in range(self.size)]
         return lambda batch: self.take(batch, source)
 
     def only(self, kept: Sequence[int]) -> Callable[[Any], Any]:

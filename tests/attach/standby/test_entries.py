@@ -56,3 +56,24 @@ def test_samples_are_counted_where_gradients_go() -> None:
             torch.nn.functional.linear(torch.rand(3), weight)
         torch.nn.functional.linear(torch.rand(1, 3), weight)
     assert survey.found().entries == []
+
+
+def test_what_fails_outside_of_a_module_is_no_data() -> None:
+    """Nor is what is made of it: the data are those that it was made of, and the step is where it fails."""
+    weight = torch.ones(1, 3, requires_grad=True)
+    with Survey() as survey:
+        x, gains = torch.rand(4, 3), torch.tensor([[2.0], [2.0], [2.0], [2.0]])
+        odd = -((gains - gains.mean()) / gains.std())  # 0/0
+        (torch.nn.functional.linear(x, weight) * odd).sum()
+    entries = survey.found().entries
+    assert len(entries) >= 2
+    assert all(bool(torch.isfinite(e.values).all()) for e in entries)
+
+
+def test_samples_of_several_rows() -> None:
+    """Words with the offsets of their texts: no tensor has a row for each text, and all of them are data."""
+    weight = torch.ones(9, 3, requires_grad=True)
+    with Survey() as survey:
+        words, offsets = torch.tensor([1, 2, 3, 4, 5, 6, 7]), torch.tensor([0, 3, 5])
+        torch.nn.functional.embedding_bag(words, weight, offsets, mode="sum")
+    assert [e.values.tolist() for e in survey.found().entries] == [[1, 2, 3, 4, 5, 6, 7], [0, 3, 5]]

@@ -79,9 +79,25 @@ def _blanked(match: re.Match[str]) -> str:
     return " " * len(match[0]) if follows.search(before) else match[0]
 
 
+_WINDOW = re.compile(
+    r"(?i)(?<=[a-z])\s{0,2}(?:[(\[] ?)?(?:(?:averaged |avg |mean )?(?:over|across) (?:the )?"
+    r"(?:(?:last|past|previous) )?"
+    r"|(?:(?:of|for|in|from|during) (?:the )?)?(?:last|past|previous) )\d[\d,]{0,9} "
+    r"(?:(?:training|mini)[ -]?)?(?:steps|iters|iterations|batches|updates|episodes|games|epochs|samples|rollouts)"
+    r"(?: ?[)\]])?\s{0,3}(?P<sign>[:=]?)(?=\s{0,4}[-+]?(?:\.?\d|nan\b|inf\b))"
+)
+"""Of how many steps a value is the mean: ``avg loss over last 50 steps: 0.31``, ``reward (last 100 episodes): 12``."""
+
+
+def _without_window(match: re.Match[str]) -> str:
+    return (match["sign"] or ":").ljust(len(match[0]))
+
+
 def apart(text: str) -> str:
-    """The text with blanks between a word and its number: ``Epoch.3 Train loss``, ``step-100:``, ``Epoch no. 3``.
-    Nothing moves."""
+    """The text with blanks between a word and its number: ``Epoch.3 Train loss``, ``step-100:``, ``Epoch no. 3``, and
+    in the place of the steps that a mean is of. Nothing moves."""
+    if "last " in text or "over " in text or "past " in text or "across " in text or "previous " in text:
+        text = _WINDOW.sub(_without_window, text)
     if "." in text or "-" in text or "_" in text:
         text = _JOINED.sub(r"\1 ", text)
     if (printed := _PRINTED.match(text)) and role_of(printed["name"]):

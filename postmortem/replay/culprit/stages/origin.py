@@ -99,7 +99,7 @@ def _of_phase(case: Investigation, phase: Phase, first: Candidate) -> dict[str, 
         name = first.outside[1] if first.outside else None
         return {"module": owner(name), "param": name, "op": None}
     if phase == "backward":
-        return {"param": failed}
+        return {} if case.stage == "loss" else {"param": failed}  # a gradient of which a loss is made has no name
     if phase != "optimizer":
         if failed in case.traced.buffers and case.stage == "param":
             case.trail.append(f"what it makes non-finite is the buffer {failed}, which the loss does not show")
@@ -129,7 +129,8 @@ def _of_samples(case: Investigation, phase: Phase, chosen: list[Candidate]) -> d
     if phase in ("forward", "backward") and not any(t.bits for t in hit.inputs) and are_outliers(samples, case):
         large = "finite values far outside the range of the others; clamped to ±1e4, the step does not fail"
         case.trail.append(f"the samples at fault hold {large}")
-        facts |= {"phase": "data", "cause": "bad-input", "module": None, "op": None}
+        if _phase(first)[1] != "dtype-overflow":  # single precision would hold the values
+            facts |= {"phase": "data", "cause": "bad-input", "module": None, "op": None}
     return facts
 
 

@@ -142,7 +142,7 @@ def test_sentences_are_no_metrics(text: str) -> None:
         ("global_step", "step"), ("Iteration", "step"), ("train/epoch", None), ("Epoch", "epoch"), ("val step", "step"),
         ("max_steps", ""), ("warmup steps", None), ("rank", "rank"), ("eta", ""), ("loss", None),
         ("skipped iterations", None), ("num_updates", "step"),
-        ("completed step", "step"), ("nupdates", "step"),
+        ("completed step", "step"), ("completed_steps", "step"), ("nupdates", "step"),
     ],
 )  # fmt: skip
 def test_position_words(name: str, kind: str | None) -> None:
@@ -334,3 +334,24 @@ def test_a_quotient_above_one_is_no_position() -> None:
     record = mine("72/77 loss 0.3")
     assert record is not None
     assert (record.n, record.total) == (72, 77)
+
+
+@pytest.mark.parametrize(
+    ("row", "tag", "value"),
+    [
+        ("[step 550] avg loss over last 50 steps: 0.5123", "avg loss", 0.5123),
+        ("step 550 mean loss of the last 100 updates: 1.25", "mean loss", 1.25),
+        ("step 7 loss averaged over 20 iters = 0.75", "loss", 0.75),
+        ("Episode 200 Average reward (last 100 episodes): -12.5", "Average reward", -12.5),
+        ("Episode 100\tAverage Score over last 100 episodes: 3.25", "Average Score", 3.25),
+        ("step 5 accuracy of last 100 batches 0.55", "accuracy", 0.55),
+    ],
+)
+def test_the_steps_that_a_mean_is_of_are_no_value(row: str, tag: str, value: float) -> None:
+    """The number of steps in the middle of a name is neither the value nor a position."""
+    found = mine(row)
+    assert found is not None
+    assert [(v.tag, v.number) for v in found.values] == [(tag, value)]
+    again = mine(row.replace(f"{value:g}" if f"{value:g}" in row else str(value), "nan"))
+    assert again is not None
+    assert [v.tag for v in again.values if v.number != v.number] == [tag]
