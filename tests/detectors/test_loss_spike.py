@@ -229,3 +229,23 @@ def test_a_loss_that_is_lost_for_good_is_found_where_each_row_shows_it(level, ju
     expected = next((at for at in range(start + _STAYS, len(value) - _STAYS + 1) if lost(at)), None)
     found = _lost_for_good(res, start)
     assert (None if found is None else found.first) == expected
+
+
+@pytest.mark.parametrize(("at", "found"), [(range(26, 400, 16), 1), (range(26, 400, 7), 0)])
+def test_samples_that_are_far_off_whenever_they_are_drawn(at, found, view_of):
+    """Many jumps to ten thousandfold that return at once are one finding, of the first; at each seventh step they are
+    what the loss is like."""
+    loss = 2.0 * noise(0.2, 400)
+    loss[list(at)] = 3e4
+    spikes = list(LossSpike().detect(view_of({"loss": loss})))
+    assert [f.step for f in spikes] == [26] * found
+    assert all(f.message.endswith("; 23 more such jumps up to step 394") for f in spikes)
+
+
+def test_many_jumps_with_values_of_every_size_between(view_of):
+    """A loss of single samples with a heavy tail, and one of few mistakes beside a level near zero: no spikes."""
+    rng = np.random.default_rng(3)
+    assert not list(LossSpike().detect(view_of({"loss": 0.01 * np.exp(3.0 * rng.standard_normal(600))})))
+    near_zero = np.r_[2.3 * noise(0.05, 100), 1e-4 * noise(0.5, 500)]
+    near_zero[110::20] = 4.0
+    assert not [f for f in LossSpike().detect(view_of({"loss": near_zero})) if f.severity != "info"]
