@@ -19,6 +19,8 @@ from postmortem.detectors.shared.regimes import change_at, change_behind, far_ab
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from postmortem.core.model import Finding
     from postmortem.core.series import Series
     from postmortem.core.view import View
@@ -284,16 +286,25 @@ def _lost_for_good(res: Residuals, start: int) -> Excursion | None:
     if not res.log or len(value) < start + 2 * _STAYS:
         return None
     lowest = np.minimum.accumulate(value[::-1])[::-1]
-    earliest = start + _STAYS
-    apart = value[earliest - 1 : len(value) - _STAYS] < lowest[earliest : len(value) - _STAYS + 1]
-    for at in (earliest + np.flatnonzero(apart)).tolist():  # all before it are below all from it on
-        before = value[max(0, at - WINDOW) : at]
+    # of a million rows few lie below all that follow, and hardly any far below: only these are looked at one by one
+    at = np.arange(start + _STAYS, len(value) - _STAYS + 1)
+    at = at[lowest[at] > value[at - 1]]
+    for here in at[lowest[at] > 2 * _lowest_before(value, at)].tolist():
+        before = value[max(0, here - WINDOW) : here]
         level, first = median(before), median(value[:3])
         half = level + 0.5 * (first - level)
-        if lowest[at] > max(half, 2 * level) and before.max() < half:
-            peak = at + int(np.argmax(res.rise[at:]))
-            return Excursion(at, peak, len(value) - 1, float(res.rise[peak]), float(res.z[peak]))
+        if lowest[here] > max(half, 2 * level) and before.max() < half:
+            peak = here + int(np.argmax(res.rise[here:]))
+            return Excursion(here, peak, len(value) - 1, float(res.rise[peak]), float(res.z[peak]))
     return None
+
+
+def _lowest_before(value: NDArray[np.float64], at: NDArray[np.intp]) -> NDArray[np.float64]:
+    """The lowest of the `WINDOW` values before each of these rows."""
+    lowest = value[at - 1]
+    for back in range(2, WINDOW + 1):
+        np.minimum(lowest, value[np.maximum(at - back, 0)], out=lowest)
+    return lowest
 
 
 def _climbs(res: Residuals, spike: Excursion) -> bool:
