@@ -41,7 +41,7 @@ ROLES = (
 )
 
 HELD_OUT = (
-    r"(?:val|vali|valid|validation|valdation|validaton|vaildation|vaild|eval|evaluation|dev|test"
+    r"(?:val|vali|valid|validate|validation|valdation|validaton|vaildation|vaild|eval|evaluation|dev|test"
     r"|held(?: ?out)?|hold ?out)"
 )
 _SPLIT = re.compile(

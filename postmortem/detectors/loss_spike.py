@@ -268,7 +268,9 @@ def _lost_for_good(res: Residuals, start: int) -> Excursion | None:
     if not res.log or len(value) < start + 2 * _STAYS:
         return None
     lowest = np.minimum.accumulate(value[::-1])[::-1]
-    for at in range(start + _STAYS, len(value) - _STAYS + 1):
+    earliest = start + _STAYS
+    apart = value[earliest - 1 : len(value) - _STAYS] < lowest[earliest : len(value) - _STAYS + 1]
+    for at in (earliest + np.flatnonzero(apart)).tolist():  # all before it are below all from it on
         before = value[max(0, at - WINDOW) : at]
         level, first = median(before), median(value[:3])
         half = level + 0.5 * (first - level)

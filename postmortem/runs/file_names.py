@@ -15,6 +15,8 @@ _EVENT_FILE = re.compile(
     r"|tfevents\.(?P<time_>\d+)\.(?P<host>.+?)(?:\.\d+)?(?:\.v2)?$"  # of older writers
 )
 _RANK = re.compile(r"[-_.]?(?:global_?)?(?:rank|worker|proc|task)[-_.]?(?P<rank>\d{1,5})(?!\d)", re.IGNORECASE)
+_PADDLE = re.compile(r"^workerlog\.(?P<rank>\d{1,4})$")
+"""The output of a rank, as paddle.distributed.launch names it."""
 _RANK_FOLDER = re.compile(r"rank[-_]?(\d+)")
 _TORCHRUN = re.compile(r"attempt_\d+/(?P<rank>\d+)/std(?:out|err)\.log$")
 _JOB = re.compile(r"(?<!\d)(?P<job>\d{4,10})(?:_(?P<array>\d+))?(?!\d)")
@@ -38,13 +40,13 @@ def run_key(path: Path, *, table: bool = False) -> str:
     """
     part = rotated(path.name)
     name = GRID_OUTPUT.sub(".", part.base if part else path.name)
-    stem = _STREAM.sub("", _RANK.sub("", _ENDINGS.sub("", name)))
+    stem = _STREAM.sub("", _RANK.sub("", _ENDINGS.sub("", _PADDLE.sub("log", name))))
     return "" if table and stem.lower() in _STANDARD_TABLES else stem
 
 
 def rank_in_name(path: Path) -> int:
     """The rank in a file name, -1 if there is none."""
-    found = _RANK.search(path.stem)
+    found = _RANK.search(path.stem) or _PADDLE.match(path.name)
     return int(found["rank"]) if found else -1
 
 

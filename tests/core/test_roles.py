@@ -94,7 +94,7 @@ _LISTS = {
         gpu_mem_gb | memory | mem/allocated_gb | Memory/gpu_gb
     """,
     "accuracy": """
-        current accu | t2m/R01 | txt2vid/r5 |
+        current accu | t2m/R01 | txt2vid/r5 | spearmanr | Pearson | CIDEr | cohen_kappa |
         acc | accuracy | train/acc | top1 | Accuracy | train_acc | trainAcc | train/acc1 | top_5 | Acc@1 | Acc@5 |
         acc@1 | Prec@1 | prec1 | mAP | mAP@.5 | mAP50 |
         AP50 | mIoU | miou | mean_iou | IoU | mean_dice | mDice | dice | Dice | dice_score | DSC |
@@ -106,6 +106,7 @@ _LISTS = {
     """,
     "val_accuracy": """
         metrics/mAP_0.5 | metrics/mAP50-95(B) | metrics/precision | bbox_mAP | bbox_mAP_50 | bbox/AP50 | segm/AP |
+        ValSpearman | val/srcc | Validate Acc@1 |
         val_acc | eval_accuracy | Accuracy/val | val/acc | valAcc | test_acc | Test Accuracy | val/acc_best |
         val_f1 | val_auc | valid_accuracy | test/mAP | val/mIoU | eval_bleu | val/dice | 验证准确率 | test_acc1
     """,

@@ -18,9 +18,10 @@ GRID_OUTPUT = re.compile(r"\.p?[oe](?=\d{3,12}(?:[-.]\d{1,6})?$)")
 """The ending of the output and of the error output of a job of Grid Engine or PBS, before its number and that of the
 array task: ``train.o8812034``, ``train.e8812034.7``."""
 NAMED_LOG = re.compile(
-    rf"{GRID_OUTPUT.pattern}|\.log\.(?:INFO|WARNING|ERROR|FATAL)(?:\.\d{{8}}-\d{{6}}(?:\.\d{{1,9}})?)?$|^screenlog\.\d{{1,3}}$"
+    rf"{GRID_OUTPUT.pattern}|\.log\.(?:INFO|WARNING|ERROR|FATAL)(?:\.\d{{8}}-\d{{6}}(?:\.\d{{1,9}})?)?$|^(?:screenlog|workerlog)\.\d{{1,3}}$"
 )
-"""The same, a log of glog or absl, ``train.host.me.log.INFO.20261019-070122.512``, and one of screen."""
+"""The same, a log of glog or absl, ``train.host.me.log.INFO.20261019-070122.512``, one of screen, and one of a rank
+of PaddlePaddle's launcher."""
 
 
 class Rotated(NamedTuple):

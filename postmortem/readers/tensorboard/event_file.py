@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.model import Problem
-from postmortem.core.points import PointsBuilder
+from postmortem.core.points import Points, PointsBuilder
 from postmortem.core.progress import progressed
 from postmortem.core.reading import Reading
 from postmortem.core.skipped import Skip, Skips
@@ -108,7 +108,6 @@ class EventFile:
 
     def read(self) -> Reading:
         """All that the file holds. Called again after bytes were appended, it reads only these."""
-        builder = PointsBuilder()
         patterns = ScalarPatterns(self.code_of)
         whole = self.path.stat().st_size
         _LAYOUTS.opened(whole)
@@ -121,12 +120,9 @@ class EventFile:
                     _LAYOUTS.beginnings.learn(batch.rows, batch.padded)
                 progressed(str(self.path), min(batch.offset, whole), whole)
             self.size = stream.tell()
-        if self.parts:
-            if len(self.parts) > 1:
-                self.parts = [[np.concatenate(column) for column in zip(*self.parts, strict=True)]]
-            columns = self.parts[0]
-            builder.extend_columns([t.decode("utf-8", "replace") for t in self.codes], *columns)
-        reading = Reading(source=KIND, path=str(self.path), points=builder.build())
+        if len(self.parts) > 1:
+            self.parts = [[np.concatenate(column) for column in zip(*self.parts, strict=True)]]
+        reading = Reading(source=KIND, path=str(self.path), points=self.points())
         reading.skipped = Skips(self.skipped)
         reading.config = dict(self.config)
         reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, self.size)
@@ -136,7 +132,9 @@ class EventFile:
             ]
         elif self.records and not len(reading.points):
             reading.notes.append("an event file without scalars")
-        times = reading.points.wall_time[reading.points.wall_time > 0]
+        times = reading.points.wall_time
+        if not (known := times > 0).all():
+            times = times[known]
         if len(times):
             reading.started, reading.stopped = float(min(times[0], self.first_time)), float(times[-1])
         if self.said:
@@ -144,6 +142,17 @@ class EventFile:
         if name := _NAME.search(self.path.name):
             reading.facts["host"] = name["host"]
         return reading
+
+    def points(self) -> Points:
+        """The scalars that were read up to now."""
+        tags = [tag.decode("utf-8", "replace") for tag in self.codes]
+        if self.parts and len({*tags}) == len(tags):
+            code, step, value, wall_time = (column.copy() for column in self.parts[0])
+            return Points(tags, code, step, value, wall_time, np.full(len(code), -1, np.int16))
+        builder = PointsBuilder()  # joins tags that are one once decoded
+        if self.parts:
+            builder.extend_columns(tags, *self.parts[0])
+        return builder.build()
 
     def resumed_at(self) -> int:
         """Where the whole records that were read end: at the end of the file, or where a record was cut by it."""

@@ -28,6 +28,8 @@ MOST_BYTES = 1 << 22
 """Bytes of all layouts together; beyond, all are forgotten and learned again."""
 MOST_ALIKE = 16
 """Layouts of rows that begin with the same header, the newest."""
+_FILE_VERSION = bytes([3 << 3 | 2])
+"""What follows the wall time in the first record of a file: a key of protobuf that no scalar has there."""
 CREDIT, PER_MATCH = 128, 16
 """How many records may be learned in a file (and one more for each KiB of it), and how many records found in rows pay
 for one more: learning one costs about as much as reading ten without rows."""
@@ -61,7 +63,10 @@ class RowLayouts:
 
         "cut" if the data, which are not the `final` ones, end inside the first row.
         """
-        header = data[at : at + HEADER].tobytes()
+        first = data[at : at + HEADER + 10].tobytes()
+        header = first[:HEADER]
+        if first[HEADER + 9 :] == _FILE_VERSION:
+            return None
         if final and (begun := self.beginnings.find(data, at, header)):
             return begun
         known = self.of_header.get(header, [])

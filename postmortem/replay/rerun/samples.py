@@ -154,6 +154,12 @@ class Samples:
         source = [near.get(i // self.rows, fine[0]) if i in inside else i for i in range(self.size)]
         return lambda batch: self.take(batch, source)
 
+    def replace_each(self, bad: Collection[int], healthy: Sequence[int]) -> Callable[[Any], Any]:
+        """Batch transform: the samples `bad` become copies of `healthy`, each of another one as far as these go."""
+        taken = {i: healthy[k % len(healthy)] for k, i in enumerate(sorted(bad))}
+        source = [taken.get(i, i) for i in range(self.size)]
+        return lambda batch: self.take(batch, source)
+
     def only(self, kept: Sequence[int]) -> Callable[[Any], Any]:
         """Batch transform: a batch of the same size that repeats the samples `kept`."""
         inside = set(kept)

@@ -271,3 +271,19 @@ def test_samples_that_only_let_the_step_run_are_not_at_fault() -> None:
 
     culprit = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), step, {"x": x, "y": label}))
     assert (culprit.phase, culprit.op, culprit.samples) == ("backward", "sqrt", (1, 4))
+
+
+def test_two_samples_that_are_compared_with_each_other() -> None:
+    """Copies of one healthy sample in the place of both fail as they do: each becomes a copy of another one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+    anchors, others = torch.randn(2, 12, 6).unbind()
+    others[5] = anchors[5]
+
+    def step(m: Any, batch: Any) -> Any:
+        a, b = m(batch).chunk(2)
+        return (a - b).square().sum(1).sqrt().mean()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    found = localize(TrainStep(model, optimizer, step, torch.cat([anchors, others])))
+    assert (found.op, found.samples) == ("sqrt", (5, 17))

@@ -65,6 +65,18 @@ def test_casts_in_the_code_follow_the_precision(way: str) -> None:
     assert any("the casts in the code" in f.how for f in found.fixes if f.name == "fp64")
 
 
+def test_a_large_value_that_single_precision_holds_is_no_fault_of_the_data() -> None:
+    """Under autocast to half precision the operator overflows: it and its module are named beside the sample."""
+    torch.manual_seed(0)
+    x = torch.rand(4, 3)
+    x[2, 1] = 1e5
+    model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
+    model.forward = torch.autocast("cpu", torch.float16)(model.forward)  # type: ignore[method-assign]
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-9), lambda m, b: m(b).float().mean(), x)
+    found = localize(step)
+    assert (found.phase, found.cause, found.module, found.samples) == ("forward", "dtype-overflow", "0", (2,))
+
+
 class Bank:
     """Features of earlier steps, held by the step and by no module."""
 

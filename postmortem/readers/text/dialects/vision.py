@@ -119,6 +119,7 @@ class MetricLogger(Dialect):
     _train = re.compile(r"Epoch: \[(?P<epoch>\d{1,9})\] *\[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})\]")
     _test = re.compile(r"(?P<split>Test|Val|Validation): *\[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})\]")
     _whole = re.compile(r" ?\* +(?=[A-Za-z])")
+    _of_training = re.compile(r"(?i)train(?:ing)?\b")
     _mean = re.compile(rf" {{0,3}}\( {{0,8}}({NUMBER}|{NONFINITE})\)")
     content: ClassVar[re.Pattern[str] | None] = _test
 
@@ -131,7 +132,8 @@ class MetricLogger(Dialect):
             record = mine(row.text, whole.end())
             if record is None or not record.values or role_of(record.values[0].tag) not in _SCORES:
                 return None
-            record.evaluation, record.split = True, "eval"
+            if not self._of_training.match(record.values[0].tag):
+                record.evaluation, record.split = True, "eval"
             return record
         match = self._train.match(row.text) or self._test.match(row.text)
         if match is None:

@@ -58,7 +58,10 @@ _PATIENCE_USED_UP = re.compile(
         )
     )
 )
-"""Early stopping in other words. A count of the patience ("3 out of 5") is no end."""
+"""Early stopping in other words. A count of the patience ("3 out of 5") is no end, unless it is used up."""
+_COUNTED_PATIENCE = re.compile(
+    r"\b[Ee]arly ?[Ss]topping counter: (?P<n>\d{1,9}) (?:out of|of|/) (?P<patience>\d{1,9})\b"
+)
 COMPLETED_ANCHORS = (
     *(
         "Trainer.fit",
@@ -73,7 +76,17 @@ COMPLETED_ANCHORS = (
         "End of training",
     ),
     *("Training time", "raining time", "code", "status", "COMPLETE", "FINISHED", " score: "),
-    *("arly stop", "arlyStop", "arly-stop", "arly Stop", "topped early", "atience", "o improvement", "t improve"),
+    *(
+        "arly stop",
+        "arlyStop",
+        "topping counter",
+        "arly-stop",
+        "arly Stop",
+        "topped early",
+        "atience",
+        "o improvement",
+        "t improve",
+    ),
     *(
         "Best ckpt path: ",
         " reached",
@@ -151,7 +164,7 @@ class Progress:
         if not any(anchor in text for anchor in COMPLETED_ANCHORS):
             return
         text = text[:2000]
-        if _COMPLETED.search(text) is None and _PATIENCE_USED_UP.search(text) is None:
+        if not (_COMPLETED.search(text) or _PATIENCE_USED_UP.search(text) or _counted_down(text)):
             return
         known = self._completions.get(template)
         if known is not None:
@@ -164,6 +177,11 @@ class Progress:
     def completion(self, last_line: int) -> Completion | None:
         """The last report of a completed training, unless it comes with each epoch and not at the end of the log."""
         return _last(c for c in self._completions.values() if c.once or not c.repeated or last_line - c.line < 10)
+
+
+def _counted_down(text: str) -> bool:
+    counter = _COUNTED_PATIENCE.search(text)
+    return counter is not None and int(counter["n"]) >= int(counter["patience"])
 
 
 def _last(completions: Iterable[Completion]) -> Completion | None:

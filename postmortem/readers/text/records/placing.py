@@ -21,6 +21,8 @@ _ORDINAL_HEAD = re.compile(
     r"\s*+(?:The )?(?P<n>\d{1,9})(?:st|nd|rd|th)[ \-](?P<what>(?i:epoch|step|iteration|round))\b"
 )
 _COUNT_HEAD = re.compile(r"\s*+(?i:after) (?P<n>\d{1,12}) (?P<what>(?i:epochs|steps|iterations|updates))\s?(?=[:,]|$)")
+_EPOCH_LABEL = re.compile(r"\s*+\[[Ee]p?(?P<n>\d{1,6})\]\s")
+"""``[E3] step 20 loss 1.4``."""
 _CLOSING = {"<": ">", "(": ")", "": ">"}
 """How a number in brackets at the start of a row ends, by how it begins."""
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
@@ -209,10 +211,11 @@ def place_before_word(record: Record, match: re.Match[str], text: str, gap: str)
 def ordinal_head(record: Record, text: str, start: int) -> int:
     """Take the position at the head of a row, ``3th epoch, train loss: 0.5``, ``After 100 steps:``; returns where it
     ends, or `start`."""
-    found = _ORDINAL_HEAD.match(text, start) or _COUNT_HEAD.match(text, start)
+    found = _ORDINAL_HEAD.match(text, start) or _COUNT_HEAD.match(text, start) or _EPOCH_LABEL.match(text, start)
     if found is None:
         return start
-    place(record, POSITIONS[found["what"].lower()], found["n"], found.span("n"), "")
+    what = found.groupdict().get("what", "epoch")
+    place(record, POSITIONS[what.lower()], found["n"], found.span("n"), "")
     return found.end()
 
 

@@ -129,7 +129,8 @@ def _of_samples(case: Investigation, phase: Phase, chosen: list[Candidate]) -> d
     if phase in ("forward", "backward") and not any(t.bits for t in hit.inputs) and are_outliers(samples, case):
         large = "finite values far outside the range of the others; clamped to ±1e4, the step does not fail"
         case.trail.append(f"the samples at fault hold {large}")
-        facts |= {"phase": "data", "cause": "bad-input", "module": None, "op": None}
+        if _phase(first)[1] != "dtype-overflow":  # single precision would hold the values
+            facts |= {"phase": "data", "cause": "bad-input", "module": None, "op": None}
     return facts
 
 

@@ -137,6 +137,14 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         ),
         [("loss", 20, 0.2), ("loss", 190, 1.9)],
     ),
+    "metric logger, summaries of training and validation": (
+        "".join(
+            f"Train: [{e}/3][0/9] loss 1.{e} (1.{e})\n"
+            f" * Train Acc 3{e}.0 Train Loss 1.{e}5\n * Val Acc 4{e}.0 Val Loss 0.{e}5\n"
+            for e in range(3)
+        ),
+        [("Train Loss", 18, 1.25), ("Val Loss", 18, 0.25)],
+    ),
     "darts": (
         "".join(
             f"11/20 11:0{e}:00 PM epoch {e} lr 2.5e-02\n"

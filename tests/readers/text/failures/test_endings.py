@@ -399,6 +399,8 @@ def test_a_signal_that_a_program_survived_is_no_end(scan: Scan) -> None:
         ("Ran out of patience. Stopping training.", "completed"),
         ("Restoring model weights from the end of the best epoch: 11.", "completed"),
         ("EarlyStopping counter: 3 out of 5", None),
+        ("EarlyStopping counter: 5 out of 5", "completed"),
+        ("EarlyStopping counter: 9 out of 8", "completed"),
         ("No improvement for 3 epochs, stopping in 2", None),
         ("patience 3/10 before early stopping", None),
         ("early stopping patience=5 restore best weights: True", None),
