@@ -77,7 +77,7 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     are often logged late or twice. Each later drop of another tag belongs to the same restart.
     """
     n = len(points)
-    segment = np.zeros(n, np.int16)
+    segment: NDArray[np.int16] = np.broadcast_to(np.int16(0), n)  # most streams have no restart: one cell for all
     known = np.array([role_of(t) is not None for t in points.tags], bool)
     deciding = known if known.any() else np.ones(len(points.tags), bool)
     drops: list[tuple[int, int, int]] = []  # row, row of the same tag before it, its code
@@ -96,6 +96,7 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
         if before < start:
             continue
         start = row
+        segment = segment if segment.flags.writeable else segment.copy()
         segment[row:] += 1
         restarts.append(
             Restart(

@@ -49,8 +49,7 @@ class Series:
     @property
     def finite(self) -> Series:
         """The same series without its non-finite points."""
-        ok = np.isfinite(self.value)
-        return self if ok.all() else self.take(ok)
+        return self.take(np.isfinite(self.value))
 
     def thinned(self, most: int) -> Series:
         """At most about `most` points with the same outline: lowest, highest and first non-finite of each bucket."""
@@ -71,7 +70,9 @@ class Series:
         return self.take(rows[rows < n])
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Series:
-        """The same series with these rows only."""
+        """The same series with these rows only; itself where these are all."""
+        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_ and rows.all():
+            return self
         epoch = None if self.epoch is None else self.epoch[rows]
         return Series(
             self.tag, self.role, self.rank, self.source, self.step[rows], self.value[rows], self.wall_time[rows], epoch

@@ -52,7 +52,7 @@ class Skip(StrEnum):
     NO_NUMBER = "lines without a number", "A row of a table that holds no metric."
     HEADER = "header lines", "They describe the run, and are read as settings where they hold any."
     # data of a logger that are no scalars
-    HISTOGRAMS = "histograms", "Distributions; of a gradient's the norm is read."
+    HISTOGRAMS = "histograms", "Distributions; of a gradient's the norm is read, of activations the size."
     IMAGES = "images", "Pictures."
     AUDIO = "audio", "Sound."
     MEDIA = "media and tables", "Files that a run logged beside its metrics."

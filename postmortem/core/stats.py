@@ -50,6 +50,19 @@ def row_medians(table: Floats) -> Floats:
     return np.where(np.isnan(ordered[..., -1]), np.nan, middle)
 
 
+def column_medians(table: Floats, without: int | None = None) -> Floats:
+    """The median of each column, as `np.median` along the first axis; row `without` is left out.
+
+    >>> column_medians(np.array([[1.0, 5.0], [2.0, 6.0], [9.0, 7.0]]), without=2)
+    array([1.5, 5.5])
+    """
+    out = np.empty(table.shape[1])
+    for start in range(0, len(out), _CHUNK):
+        piece = table[:, start : start + _CHUNK]
+        out[start : start + _CHUNK] = row_medians((piece if without is None else np.delete(piece, without, axis=0)).T)
+    return out
+
+
 def quantile(x: Floats, q: float) -> float:
     """The value below which a share `q` of the values lies, between two by a straight line, as `np.quantile` has it.
 

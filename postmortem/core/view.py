@@ -51,7 +51,10 @@ class View:
     @cached_property
     def series(self) -> list[Series]:
         """One series per metric and rank, without overwritten points and without the copies of a second source."""
-        found = [s for stream in self.run.streams for s in surviving(stream, self.run.roles)]
+        found = []
+        for stream in self.run.streams:
+            found += surviving(stream, self.run.roles)
+            stream.points.pack()
         return merged(found)
 
     @cached_property

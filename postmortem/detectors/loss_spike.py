@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ from postmortem.core.stats import median, noise, row_medians
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
-from postmortem.detectors.shared.excursions import WINDOW, Excursion, excursions, outstanding, residuals
+from postmortem.detectors.shared.excursions import WINDOW, Excursion, excursions, outstanding, residuals, returning
 from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
 from postmortem.detectors.shared.regimes import change_at, change_behind, far_above_start, period_of, valley
@@ -51,7 +51,8 @@ class LossSpike(BaseDetector):
     times the previous level, and is at least `gap` times as high (in log) as the run's next independent excursion: with
     heavy-tailed noise only the gap distinguishes a spike. Without one, a jump that gives back half of what was learned,
     for 8 points at least, is enough; so is one after which the loss stays there to the end of the log, however noisy it
-    was. The first part of the run (`guard`) is ignored.
+    was. If more than six jumps to a hundredfold stand out and return at once, the first is reported with the number of
+    the others. The first part of the run (`guard`) is ignored.
 
     Typical causes: a corrupt or unusual batch, a learning rate close to the stability limit, a second moment of Adam
     that adapts too slowly (beta2 too high), no gradient clipping, wrong labels in one shard.
@@ -123,6 +124,8 @@ class LossSpike(BaseDetector):
             peaks = res.series.value
             found = [e for e in found if not of_a_guessing_discriminator(view, series, float(peaks[e.peak]))]
         standing = outstanding(res, found, self.options.gap, start, sure=self.options.sure)
+        more = [] if standing or contest else self._returning(res, found, start)
+        standing = standing or more[:1]
         lost = None if contest or any(e.last >= len(res.rise) - 2 for e in standing) else _lost_for_good(res, start)
         if lost is not None and all(abs(e.first - lost.first) > _BRIEF for e in standing):
             standing.append(lost)
@@ -140,7 +143,13 @@ class LossSpike(BaseDetector):
                     or (small and _first_after_evaluation(view, res.series, spike))
                 )
                 last = max(int(s.step[-1]) for s in view.series if (s.tag, s.rank) == (series.tag, series.rank))
-                yield self._spike(res, spike, None if high else change, None if high else period, mild, last)
+                jump = self._spike(res, spike, None if high else change, None if high else period, mild, last)
+                yield _with_more(jump, res.series, more) if more else jump
+
+    def _returning(self, res: Residuals, found: list[Excursion], start: int) -> list[Excursion]:
+        """The first first; only where each is far above the first losses of the training."""
+        every = sorted(returning(res, found, self.options.gap, start), key=lambda e: e.first)
+        return every if all(far_above_start(res.series, float(res.series.value[e.peak])) for e in every) else []
 
     def _spike(
         self, res: Residuals, spike: Excursion, change: Change | None, period: int | None, harmless: bool, last: int
@@ -231,6 +240,13 @@ class LossSpike(BaseDetector):
         return bool(lowest > 2 * before)
 
 
+def _with_more(jump: Finding, series: Series, every: list[Excursion]) -> Finding:
+    """The first of the jumps that return, with the others."""
+    steps = [int(series.step[e.peak]) for e in every]
+    message = f"{jump.message}; {len(steps) - 1} more such jumps up to step {steps[-1]}"
+    return replace(jump, message=message, evidence={**jump.evidence, "steps": steps})
+
+
 def _reward_holds(view: View, series: Series, spike: Excursion) -> bool:
     """Whether a reward is logged and is no lower at the end than before the spike, which then cost nothing."""
     for reward in (s.finite for s in view.of("reward")):
@@ -282,16 +298,25 @@ def _lost_for_good(res: Residuals, start: int) -> Excursion | None:
     if not res.log or len(value) < start + 2 * _STAYS:
         return None
     lowest = np.minimum.accumulate(value[::-1])[::-1]
-    earliest = start + _STAYS
-    apart = value[earliest - 1 : len(value) - _STAYS] < lowest[earliest : len(value) - _STAYS + 1]
-    for at in (earliest + np.flatnonzero(apart)).tolist():  # all before it are below all from it on
-        before = value[max(0, at - WINDOW) : at]
+    # of a million rows few lie below all that follow, and hardly any far below: only these are looked at one by one
+    at = np.arange(start + _STAYS, len(value) - _STAYS + 1)
+    at = at[lowest[at] > value[at - 1]]
+    for here in at[lowest[at] > 2 * _lowest_before(value, at)].tolist():
+        before = value[max(0, here - WINDOW) : here]
         level, first = median(before), median(value[:3])
         half = level + 0.5 * (first - level)
-        if lowest[at] > max(half, 2 * level) and before.max() < half:
-            peak = at + int(np.argmax(res.rise[at:]))
-            return Excursion(at, peak, len(value) - 1, float(res.rise[peak]), float(res.z[peak]))
+        if lowest[here] > max(half, 2 * level) and before.max() < half:
+            peak = here + int(np.argmax(res.rise[here:]))
+            return Excursion(here, peak, len(value) - 1, float(res.rise[peak]), float(res.z[peak]))
     return None
+
+
+def _lowest_before(value: NDArray[np.float64], at: NDArray[np.intp]) -> NDArray[np.float64]:
+    """The lowest of the `WINDOW` values before each of these rows."""
+    lowest = value[at - 1]
+    for back in range(2, WINDOW + 1):
+        np.minimum(lowest, value[np.maximum(at - back, 0)], out=lowest)
+    return lowest
 
 
 def _climbs(res: Residuals, spike: Excursion) -> bool:

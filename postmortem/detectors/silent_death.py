@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _SEVERAL = 3
 """Trainings before the last one by which is known how they end, such as by early stopping that prints nothing."""
+_SHORTEST = 0.6
+"""Share of the shortest training before it which the last one of a log has, if it ended like them."""
 
 
 @detector
@@ -39,7 +41,8 @@ class SilentDeath(BaseDetector):
     What to try: check dmesg, the job's accounting (sacct -j JOB --format=State,MaxRSS,ExitCode) and the .err file of
     the job; run with nohup or under the job scheduler.
 
-    Not reported where the log holds several trainings, each from its start, and most of them ended as early.
+    Not reported where the log holds several trainings, each from its start, and most of them ended as early, unless
+    the last one is far shorter than all of them.
 
     Known false positives: early stopping that prints nothing; a run that is still active or was not fully synced; an
     excerpt of a log.
@@ -83,7 +86,8 @@ class SilentDeath(BaseDetector):
         first = (view.first_step or 0) + 1
         ends = [r.before for r in view.restarts if r.after <= first]
         early = sum(end < self.options.share * length.planned for end in ends)
-        return len(ends) >= _SEVERAL and early > 0.5 * len(ends)
+        usual = len(ends) >= _SEVERAL and early > 0.5 * len(ends)
+        return usual and length.done >= _SHORTEST * min(ends)
 
     def _without_exit_record(self, view: View) -> Iterator[Finding]:
         """W&B writes an exit record at every end that Python sees, errors and Ctrl-C included."""

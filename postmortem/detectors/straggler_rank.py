@@ -8,7 +8,7 @@ import numpy as np
 
 from postmortem.core.printable import number
 from postmortem.core.roles import plain_name
-from postmortem.core.stats import centred_median, median, step_change
+from postmortem.core.stats import centred_median, column_medians, median, step_change
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.timing import NOTHING, first_slow, per_second
@@ -127,7 +127,7 @@ class StragglerRank(BaseDetector):
             return
         if faster_is_larger:
             cost = 1 / np.maximum(np.abs(cost), 1e-300)
-        middle = np.median(cost, axis=0)
+        middle = column_medians(cost)
         levels = np.array([median(row) for row in cost])
         worst = int(np.argmax(levels))
         ratio = levels[worst] / median(np.delete(levels, worst)) if median(np.delete(levels, worst)) > 0 else 1.0
@@ -143,7 +143,7 @@ class StragglerRank(BaseDetector):
     ) -> Iterator[Finding]:
         """The rank whose time rose against that of the others at some step and stayed so, while theirs did not."""
         for k, series in enumerate(ranks):
-            others = np.median(np.delete(cost, k, axis=0), axis=0)
+            others = column_medians(cost, without=k)
             relative = np.log(np.maximum(cost[k], 1e-300) / np.maximum(others, 1e-300))
             at, _ = step_change(centred_median(relative, 5), margin=self.options.points)
             if not at:
@@ -186,7 +186,10 @@ def _common(ranks: list[Series]) -> tuple[NDArray[np.int64], NDArray[np.float64]
     for other in ranks[1:]:
         nearest = np.minimum(np.searchsorted(other.step, steps), len(other) - 1)
         steps = steps[other.step[nearest] == steps]
-    return steps, np.stack([s.value[np.searchsorted(s.step, steps)] for s in ranks])
+    values = np.empty((len(ranks), len(steps)))
+    for row, series in zip(values, ranks, strict=True):
+        row[:] = series.value[np.searchsorted(series.step, steps)]
+    return steps, values
 
 
 def _seconds_per_step(series: Series) -> float | None:

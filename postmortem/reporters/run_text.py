@@ -29,7 +29,7 @@ def run_facts(run: Run) -> dict[str, Any]:
         "step_axis": run.step_axis,
         "tags": [_tag(s) for s in view.series],
         "restarts": [_columns(r, "tag", "before", "after") for r in view.restarts],
-        "ranks": sorted({int(r) for s in run.streams for r in distinct(s.points.rank) if r >= 0}),
+        "ranks": sorted({int(r) for s in run.streams for r in distinct(s.points.cells("rank")) if r >= 0}),
         "events": [_columns(e, "kind", "severity", "file", "line", "step", "rank", "message") for e in run.event_list],
         "checkpoints": [_columns(c, "path", "step") for c in run.checkpoints],
         "config": run.config,

@@ -324,14 +324,13 @@ def _move_failures_to_last_step(readings: list[Reading], outputs: list[Reading])
     without numbers (an ``.err``) has its steps from the one that has them.
     """
     prints = [r for r in outputs if (r.step_axis not in _NO_STEPS and len(r.points))]
-    reached = max(
-        (int(r.points.step.max()) for r in readings if r.step_axis not in _NO_STEPS and len(r.points)), default=0
-    )
+    with_steps = [r.points for r in readings if r.step_axis not in _NO_STEPS and len(r.points)]
+    reached = max((int(points.cells("step").max()) for points in with_steps), default=0)
     for reading in outputs:
         printed = reading if reading in prints else next(iter(prints[-1:]), None)
         if printed is None or (len(reading.points) and printed is not reading):
             continue
-        steps = distinct(printed.points.step)
+        steps = distinct(printed.points.cells("step"))
         last = int(steps[-1])
         if last < reached and len(steps) > 1 and reached <= last + median(np.diff(steps)):
             reading.events = [
@@ -349,7 +348,7 @@ def _console_events(reading: Reading, console: list[tuple[str, str]]) -> list[Ev
 
     text = "".join(chunk for _, chunk in console)
     found = find_events(enumerate(text.split("\n"), 1), path=reading.path, source=reading.source)
-    last = int(reading.points.step.max()) if len(reading.points) else None
+    last = int(reading.points.cells("step").max()) if len(reading.points) else None
     if found.ended is not None and reading.ended in (None, "crashed"):
         reading.ended = found.ended
     return [replace(e, line=None, step=last if e.step is None else e.step) for e in found.events]

@@ -69,7 +69,7 @@ def record(noted: Watched | None, readings: Sequence[tuple[Part, Reading]]) -> l
 
 def _goes_on(parts: Sequence[Part], streams: Sequence[Stream], when: float) -> bool:
     """Whether something was logged after the program had ended: then the files are of a later training as well."""
-    logged = [stream.points.wall_time for stream in streams if len(stream.points)]
+    logged = [stream.points.cells("wall_time") for stream in streams if len(stream.points)]
     known = [float(np.nanmax(wall)) for wall in logged if np.isfinite(wall).any()]
     if max(known, default=0.0) > when + _LATER:
         return True

@@ -317,7 +317,8 @@ class PickCompared:
 class Overlap:
     """At the end: how many different samples an evaluation at this place was given, how many of them were trained on,
     and how many different samples were, how often in all. near: how many of `compared` ones lie close to a few samples
-    that were trained on, and far from all others."""
+    that were trained on, and far from all others. alike: where samples hold whole numbers only, how many
+    of the trained samples equal a given one, by how often two of one batch are equal; at most 1."""
 
     root: int
     samples: int
@@ -327,6 +328,7 @@ class Overlap:
     near: int = 0
     compared: int = 0
     stack: Stack = ()
+    alike: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,3 +63,31 @@ def test_steps_are_kept_exactly() -> None:
     builder.extend("loss", np.array([2**53 + 1]), np.ones(1))
     builder.extend("loss", [1.9], np.ones(1))
     assert builder.build().step.tolist() == [0, 1, 127] * 4 + [2**53 + 1, 1]
+
+
+@given(rows=st.lists(ROW), pack=st.booleans())
+def test_cells_are_the_numbers_that_points_have(rows: list[tuple[int, int, float, int]], pack: bool) -> None:
+    """Those of rows without a point are none; what `pack` drops is worked out again."""
+    count = np.array([r[0] for r in rows], np.uint16)
+    step = np.array([r[1] for r in rows], np.int64)
+    nothing = np.full(len(rows), -1, np.int16)
+    n = int(count.sum())
+    points = Points.of_rows(["a"], np.zeros(n, np.int32), np.zeros(n), count, step, nothing.astype(float), nothing)
+    assert points.take("step", slice(None)).tolist() == np.repeat(step, count).tolist()
+    if pack:
+        points.pack()
+    assert set(points.cells("step").tolist()) == set(points.take("step", slice(None)).tolist())
+    assert set(points.step.tolist()) == set(points.cells("step").tolist())
+
+
+@given(codes=st.lists(st.integers(0, 6), max_size=60), ranks=st.lists(st.integers(-1, 2), min_size=60, max_size=60))
+def test_many_points_are_sorted_in_pieces(codes: list[int], ranks: list[int]) -> None:
+    """By tag and rank, in order of arrival, as by one sort."""
+    n = len(codes)
+    columns = np.arange(n), np.zeros(n), np.zeros(n), np.array(ranks[:n], np.int16)
+    points = Points([f"tag{i}" for i in range(7)], np.array(codes, np.int32), *columns)
+    plain_order, plain_bounds = points.by_tag_and_rank()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("postmortem.core.points._SORTED_AT_ONCE", 8)
+        order, bounds = points.by_tag_and_rank()
+    assert (order.tolist(), bounds.tolist()) == (plain_order.tolist(), plain_bounds.tolist())

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from postmortem.core.printable import number
+from postmortem.core.series import Series
 from postmortem.detectors.divergence import Divergence
 from postmortem.detectors.loss_plateau import LossPlateau
-from postmortem.detectors.loss_spike import LossSpike
+from postmortem.detectors.loss_spike import _STAYS, LossSpike, _lost_for_good
+from postmortem.detectors.shared.excursions import WINDOW, _residuals
 from tests.detectors.cases import fires, noise, quiet, scale, spoiled
 
 
@@ -201,3 +205,47 @@ def test_one_evaluation_of_twenty_four_far_above_the_others(view_of):
     assert "and has recovered by step 425" in found.message
     held_out[16:] = 19.7
     assert not list(LossSpike().detect(view_of(tags)))
+
+
+@given(
+    level=st.lists(st.integers(1, 40), min_size=12, max_size=90),
+    jump=st.integers(0, 89),
+    times=st.sampled_from([1, 2, 3, 9]),
+)
+def test_a_loss_that_is_lost_for_good_is_found_where_each_row_shows_it(level, jump, times):
+    """The rows that are looked at are enough: the answer is that of trying one row after the other."""
+    value = np.array(level, float)
+    value[jump:] *= times
+    columns = (np.arange(len(value)), value, np.full(len(value), np.nan))
+    res = _residuals(Series("loss", "loss", -1, "text", *columns))
+    start = 5
+
+    def lost(at):
+        before, first = value[max(0, at - WINDOW) : at], float(np.median(value[:3]))
+        middle = float(np.median(before))
+        half = middle + 0.5 * (first - middle)
+        return value[at:].min() > max(half, 2 * middle) and before.max() < half
+
+    expected = next((at for at in range(start + _STAYS, len(value) - _STAYS + 1) if lost(at)), None)
+    found = _lost_for_good(res, start)
+    assert (None if found is None else found.first) == expected
+
+
+@pytest.mark.parametrize(("at", "found"), [(range(26, 400, 16), 1), (range(26, 400, 7), 0)])
+def test_samples_that_are_far_off_whenever_they_are_drawn(at, found, view_of):
+    """Many jumps to ten thousandfold that return at once are one finding, of the first; at each seventh step they are
+    what the loss is like."""
+    loss = 2.0 * noise(0.2, 400)
+    loss[list(at)] = 3e4
+    spikes = list(LossSpike().detect(view_of({"loss": loss})))
+    assert [f.step for f in spikes] == [26] * found
+    assert all(f.message.endswith("; 23 more such jumps up to step 394") for f in spikes)
+
+
+def test_many_jumps_with_values_of_every_size_between(view_of):
+    """A loss of single samples with a heavy tail, and one of few mistakes beside a level near zero: no spikes."""
+    rng = np.random.default_rng(3)
+    assert not list(LossSpike().detect(view_of({"loss": 0.01 * np.exp(3.0 * rng.standard_normal(600))})))
+    near_zero = np.r_[2.3 * noise(0.05, 100), 1e-4 * noise(0.5, 500)]
+    near_zero[110::20] = 4.0
+    assert not [f for f in LossSpike().detect(view_of({"loss": near_zero})) if f.severity != "info"]

@@ -100,3 +100,13 @@ def test_trainings_that_all_end_early(tmp_path: Path) -> None:
     assert "silent-death" not in [f.name for f in postmortem.scan(tmp_path).runs[0].findings]
     (tmp_path / "train.log").write_text("".join(text[0]))
     assert "silent-death" in [f.name for f in postmortem.scan(tmp_path).runs[0].findings]
+
+
+@pytest.mark.parametrize(("last", "dies"), [(30, False), (25, False), (12, True)])
+def test_the_last_of_several_trainings_that_is_far_shorter_died(tmp_path, last: int, dies: bool) -> None:
+    """Trainings that all ended early were stopped by a rule; one that is far shorter than all of them was not."""
+    ends = [31, 28, 34, last]
+    rows = [f"Epoch {e}/100 loss {2 * 0.95**e + k / 100:.4f}" for k, end in enumerate(ends) for e in range(1, end + 1)]
+    (tmp_path / "train.log").write_text("\n".join(rows) + "\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert ("silent-death" in [f.name for f in run.findings]) is dies

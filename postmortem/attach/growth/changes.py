@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 class Change:
     """order: `begin` and `end`, the first and the last optimizer step that are changed, and one of `rate` (a factor of
-    the learning rates), `clip` (the largest gradient norm), `hold` (the module that keeps its values, "" for all) and
-    `hold_others` (all but this module do). `used` is written once it has had an effect."""
+    the learning rates, or one for each group), `clip` (the largest gradient norm), `hold` (the module that keeps its
+    values, "" for all) and `hold_others` (all but this module do). `used` is written once it has had an effect."""
 
     def __init__(self, order: dict[str, Any], module: Callable[[str], torch.nn.Module | None], used: Path) -> None:
         self._order, self._module, self._used = order, module, used
@@ -37,9 +37,13 @@ class Change:
         if not self._active():
             return
         if "rate" in self._order:
-            self._rates = [group["lr"] for group in optimizer.param_groups]
-            for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * self._order["rate"]
+            groups, factor = optimizer.param_groups, self._order["rate"]
+            factors = factor if isinstance(factor, list) else [factor] * len(groups)
+            if len(factors) != len(groups):  # another optimizer
+                return
+            self._rates = [group["lr"] for group in groups]
+            for group, by in zip(groups, factors, strict=True):
+                group["lr"] = group["lr"] * by
             self._used.touch()
         elif "clip" in self._order:
             self._clip(optimizer)

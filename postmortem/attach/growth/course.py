@@ -24,8 +24,9 @@ _PART = 0.3  # of the growth may be left where it counts as calm
 @dataclass
 class Seen:
     """One run. losses, gradients, norms, rates, gains: by step of the log; `gradients` are the norms before the program
-    clips them. places: module -> (file, line) of the user's code that calls it. ticks: step -> its first optimizer
-    step. used: the change that was tried had an effect."""
+    clips them. places: module -> (file, line) of the user's code that calls it. groups: names of the parameters of each
+    group of the optimizer. ticks: step -> its first optimizer step. used: the change that was tried had an effect.
+    """
 
     losses: dict[int, float] = field(default_factory=dict)
     gradients: dict[int, float] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class Seen:
     rates: dict[int, list[float]] = field(default_factory=dict)
     gains: dict[str, dict[int, float]] = field(default_factory=dict)
     places: dict[str, tuple[str, int]] = field(default_factory=dict)
+    groups: list[list[str]] = field(default_factory=list)
     ticks: dict[int, int] = field(default_factory=dict)
     used: bool = False
 
@@ -57,6 +59,8 @@ def seen(process: Process, mapping: Mapping, folder: Path) -> Seen:
         found.gradients[step], found.norms[step], found.rates[step] = row["unclipped"], row["norm"], row["rates"]
         for name, gain in row["gains"].items():
             found.gains.setdefault(name, {})[step] = gain
+        if row["groups"]:  # of a second optimizer: which one has these rates is not told
+            found.groups = [[""]] if found.groups else row["groups"]
         found.places |= {name: tuple(place) for name, place in row["places"].items()}
     return found
 

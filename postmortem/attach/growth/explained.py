@@ -169,22 +169,37 @@ class Suspects:
         if not rose:
             return None
         step = rose[-1]
-        usual, now = base.rates[step - 1][0], base.rates[step][0]
-        kept = f"learning rate of step {step - 1}, {number(usual)}, from step {step} on"
-        fix = self._try("lower_lr", kept, step, course.until, rate=usual / now)
+        groups = self._rises(step)
+        usual, now = base.rates[step - 1], base.rates[step]
+        one, high = number(usual[groups[0]]), number(now[groups[0]])
+        part = "" if len(groups) == len(now) else f" of parameter group {', '.join(map(str, groups))}"
+        factors = [a / b if i in groups else 1.0 for i, (a, b) in enumerate(zip(usual, now, strict=True))]
+        kept = f"learning rate{part} of step {step - 1}, {one}, from step {step} on"
+        fix = self._try("lower_lr", kept, step, course.until, rate=factors)
         if fix is None or not fix.cured:
             return None
-        self.how.append(f"the learning rate goes from {number(usual)} to {number(now)} at step {step}")
+        module = self._owner(groups) if part else None
+        whose = f", which holds the parameters of {module}," if module else ""
+        self.how.append(f"the learning rate{part}{whose} goes from {one} to {high} at step {step}")
         fixes = (fix, *self._more(step, rate=False))
-        todo = (
-            f"find out why the learning rate rises to {number(now)} at step {step}: with {number(usual)} it stays calm"
-        )
-        return Culprit(cause="optimizer-update", phase="optimizer", fixes=fixes, established="cured"), (todo,)
+        todo = f"find out why the learning rate{part} rises to {high} at step {step}: with {one} it stays calm"
+        found = Culprit(cause="optimizer-update", phase="optimizer", fixes=fixes, established="cured", module=module)
+        return found, (todo,)
 
-    def _rises(self, step: int) -> bool:
+    def _rises(self, step: int) -> list[int]:
+        """The parameter groups whose learning rate rises at this step."""
         before, now = self.base.rates.get(step - 1, []), self.base.rates.get(step, [])
-        rises = [b > _ROSE * a > 0 for a, b in zip(before, now, strict=False)]
-        return len(before) == len(now) and bool(rises) and all(rises)
+        if len(before) != len(now):
+            return []
+        return [i for i, (a, b) in enumerate(zip(before, now, strict=True)) if b > _ROSE * a > 0]
+
+    def _owner(self, groups: list[int]) -> str | None:
+        """The innermost module that has all parameters of these groups."""
+        names = [name for i in groups for name in (self.base.groups[i] if i < len(self.base.groups) else [""])]
+        first, *others = [name.split(".")[:-1] for name in names]
+        while any(other[: len(first)] != first for other in others):
+            first = first[:-1]
+        return ".".join(first) or None
 
     def _layer(self) -> tuple[Culprit, tuple[str, ...]] | None:
         course = self.course

@@ -44,6 +44,7 @@ class _Measured:
         self._gains: dict[str, float] = {}
         self._places: dict[str, tuple[str, int]] = {}
         self._told: set[str] = set()
+        self._grouped: set[int] = set()
 
     def install(self) -> None:
         """From now on, in this process only."""
@@ -90,6 +91,18 @@ class _Measured:
         if name not in self._places and (frame := user_frame(sys._getframe(1))) is not None:
             self._places[name] = frame.f_code.co_filename, frame.f_lineno
 
+    def _groups(self, optimizer: Any) -> list[list[str]]:
+        """The names of the parameters of each group, told once."""
+        if id(optimizer) in self._grouped:
+            return []
+        self._grouped.add(id(optimizer))
+        names = {
+            id(p): f"{name}.{of}"
+            for name, module in self._names.values()
+            for of, p in module.named_parameters(recurse=False)
+        }
+        return [[names.get(id(p), "") for p in group["params"]] for group in optimizer.param_groups]
+
     def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if os.getpid() != self._process:
             return
@@ -105,6 +118,7 @@ class _Measured:
             "unclipped": norm if self._clipped is None else self._clipped,
             "gains": self._gains,
             "places": new,
+            "groups": self._groups(optimizer),
         }
         self._clipped, self._gains = None, {}
         self._folder.mkdir(exist_ok=True)

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.attach.boundaries.current import listener
 from postmortem.attach.sandbox import descriptors, landlock, metadata
 from postmortem.attach.standby.alone import cut_off
 from postmortem.attach.standby.forks import end, fork, receive, send, settle_down
@@ -65,6 +64,7 @@ class Copy(Repeatable):
         self._attempt = attempt
         self.seconds: float = request["seconds"]
         self.asked = 0
+        self._threads: int = request.get("threads", 1)
 
     def ask(self, plan: Plan) -> Reply:
         """One attempt. Returns in the copy; in the child it raises `Become`."""
@@ -82,10 +82,8 @@ class Copy(Repeatable):
         except TimeoutError:
             reply = Reply(failed=f"it had not ended after {time.monotonic() - began:.0f} s")
         except EOFError:
-            several = (
-                ": the program trains in several threads, of which a copy has one" if len(listener.threads) > 1 else ""
-            )
-            reply = Reply(failed=f"its process ended without an answer{several}")
+            why = ": the program trains in several threads, of which a copy has one" if self._threads > 1 else ""
+            reply = Reply(failed=f"its process ended without an answer{why}")
         finally:
             os.close(reading)
             end(child)

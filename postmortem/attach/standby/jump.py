@@ -24,6 +24,8 @@ _LEVEL = 25  # ticks before it that make the level
 _BUDGET = 32.0  # attempts of the whole tick
 _SHOWN = 5
 _LEFT = 0.3  # of a jump may be left where it counts as gone
+_PART = 4  # of a batch at most one in so many samples carries a jump: more of them rise where the weights are damaged
+_PAIR = 2  # samples may do so in any batch of twice as many
 JUMPS = ("jump", "gradient-jump")
 """The kinds of faults that are one."""
 
@@ -43,10 +45,9 @@ def jumped(copy: Repeatable, above: float, course: Sequence[float], session: Att
         why = session.failure or "no samples were found in the batch"
         return Culprit(cause="none", phase="none", how=(*how, why), established="observed")
     found, said = find_samples(size, (), jump.stays, _BUDGET)
-    if found is None or len(found) > size // 2:
-        many = (
-            f"no particular samples of the {size} in the batch carry it: the whole batch, or the weights at this step"
-        )
+    if found is None or len(found) > max(size // _PART, min(_PAIR, size // 2)):
+        some = "no particular samples" if found is None else f"{len(found)} samples, too many to be outliers,"
+        many = f"{some} of the {size} in the batch carry it: the whole batch, or the weights at this step"
         return Culprit(cause="none", phase="none", how=(*how, many), established="observed")
     names = ", ".join(map(str, found[:_SHOWN])) + (", …" if len(found) > _SHOWN else "")
     rest = [i for i in range(size) if i not in set(found)]

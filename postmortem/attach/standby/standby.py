@@ -268,6 +268,7 @@ class Standby(Observer):
             "on_disk": self._journal.before,
             "gathered": gathered.rows,
             "passes": self._usual,
+            "threads": len(listener.threads),
             "course": [loss for tick, loss in self.course if tick < fault.tick],
             "seconds": 20.0 + 30.0 * (time.monotonic() - copy.began),
             "fixes": fixes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 WINDOW = 25
 _PLAIN = 10.0
 """Units of noise above which an excursion is plain to see, so that there may be more of them."""
+_HUNDREDFOLD, _OFTEN, _BRIEF = 100.0, 0.125, 2
+"""The least ratio of jumps that return, the largest share of all points that they may be, and the most in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +111,22 @@ def outstanding(
         if chosen[-1].rise > gap * rest * (1.0 if chosen[-1].z > sure else 1.4):
             return chosen
     return []
+
+
+def returning(res: Residuals, found: list[Excursion], gap: float, start: int) -> list[Excursion]:
+    """All jumps to a hundredfold and more that are over at once, where there are too many for `outstanding`.
+
+    A few samples that are far off jump each time they are drawn, and nothing lies between them and the usual values:
+    the smallest jump is above twice the `gap` of every other point. The values of noise with heavy tails, and of a loss
+    that has come near zero for most batches, lie between.
+    """
+    high = [e for e in found if res.log and e.rise > math.log(_HUNDREDFOLD) and e.z > _PLAIN]
+    points = np.flatnonzero(res.rise > math.log(_HUNDREDFOLD))
+    lasting = np.any(points[_BRIEF:] - points[:-_BRIEF] == _BRIEF)
+    if not high or lasting or len(points) > _OFTEN * len(res.rise):
+        return []
+    away = np.ones(len(res.rise), bool)
+    away[:start] = False
+    for e in high:
+        away[e.first : e.last + 1] = False
+    return high if high[-1].rise > 2 * gap * float(res.rise[away].max(initial=0.0)) else []

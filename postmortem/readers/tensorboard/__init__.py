@@ -22,8 +22,9 @@ class TensorBoard:
     boolean type, as raw bytes or as a typed list. Histograms, images, audio, text and graphs are counted. Hparams and
     texts that hold settings (a JSON object, a table of two columns) go to the run's config; failures in other texts
     are events. Of a histogram with a NaN or an infinity in it, the minimum, maximum or sum that shows it is a value
-    (``act/fc1/max``); one of a weight's gradient (``grads/layer0.weight``) gives the gradient's norm. All checksums
-    are verified. Damage costs only the records it touches: reading continues at the next header with a valid checksum.
+    (``act/fc1/max``); one of a weight's gradient (``grads/layer0.weight``) gives the gradient's norm, one of a layer's
+    activations (``act/fc1``) their root mean square (``act/fc1/rms``). All checksums are verified. Damage costs only
+    the records it touches: reading continues at the next header with a valid checksum.
 
     Formats: tensorflow/core/lib/io/record_writer.h; event.proto, summary.proto and tensor.proto in
     tensorboard/compat/proto.

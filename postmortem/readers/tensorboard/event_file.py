@@ -48,6 +48,7 @@ _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-
 _GRADIENT = re.compile(
     rb"(?i)(?:^|[/._])(?:grads?|gradients?)(?:[/._].*(?<!bias)$|$)|(?<!bias)[/._](?:grads?|gradients?)$"
 )
+_ACTIVATION = re.compile(rb"(?i)(?:^|[/._ ])(?:acts?|activations?|relu\d*)(?:[/._ \d]|$)(?!.*(?:weight|kernel|bias)$)")
 _NO_SUMMARY = {
     "graph": Skip.GRAPHS,
     "meta_graph": Skip.GRAPHS,
@@ -203,7 +204,7 @@ class EventFile:
             self.counted(float(payload[1:9].view("<f8")[0]))
             return
         blob = blob_event(payload) if payload is not None else None
-        if blob is not None and blob.finite and not (blob.field == "histo" and _GRADIENT.search(blob.tag)):
+        if blob is not None and blob.finite and not (blob.field == "histo" and _is_measured(blob.tag)):
             self.counted(blob.wall_time)
             self.skip(self.plugin(blob.tag, ""), _OLD_KINDS[blob.field])
             return
@@ -224,6 +225,8 @@ class EventFile:
                 yield start, self.code_of(value.tag + b"/norm"), event.step, norm, event.wall_time
             elif (limit := _nonfinite_limit(value)) is not None:
                 yield start, self.code_of(value.tag + b"/" + limit[0]), event.step, limit[1], event.wall_time
+            elif (size := _size_of_activations(value)) is not None:
+                yield start, self.code_of(value.tag + b"/rms"), event.step, size, event.wall_time
 
     def counted(self, wall_time: float) -> None:
         """Counts a record of that time."""
@@ -296,27 +299,42 @@ def _in_order(parts: list[_Columns]) -> list[NDArray[Any]]:
     return [column[order] for column in columns]
 
 
+def _is_measured(tag: bytes) -> bool:
+    """Whether a number is read from the histograms of this tag, although they are finite."""
+    return _GRADIENT.search(tag) is not None or _ACTIVATION.search(tag) is not None
+
+
 def _gradient_norm(value: Any) -> float | None:
     """The norm of a weight's gradient of which a histogram was logged; None for any other value.
 
     Gradients of biases are left out: that of a bias before a batch normalisation is zero in a healthy model.
     """
-    if not value.HasField("histo") or _GRADIENT.search(value.tag) is None:
-        return None
-    try:
-        histogram = HISTOGRAM.FromString(value.histo)
-    except DecodeError:
+    histogram = _histogram(value) if _GRADIENT.search(value.tag) is not None else None
+    if histogram is None:
         return None
     return math.sqrt(histogram.sum_squares) if histogram.num > 0 and histogram.sum_squares >= 0 else None
 
 
+def _size_of_activations(value: Any) -> float | None:
+    """The root mean square of a layer's activations of which a histogram was logged; None for any other value."""
+    histogram = _histogram(value) if _ACTIVATION.search(value.tag) is not None else None
+    if histogram is None or not (histogram.num > 0 and histogram.sum_squares >= 0):
+        return None
+    return math.sqrt(histogram.sum_squares / histogram.num)
+
+
+def _histogram(value: Any) -> Any:
+    """The numbers of a histogram, without its buckets; None for any other value."""
+    try:
+        return HISTOGRAM.FromString(value.histo) if value.HasField("histo") else None
+    except DecodeError:
+        return None
+
+
 def _nonfinite_limit(value: Any) -> tuple[bytes, float] | None:
     """The first of minimum, maximum and sums of a histogram that is NaN or infinite, with its name; None if none is."""
-    if not value.HasField("histo"):
-        return None
-    try:
-        histogram = HISTOGRAM.FromString(value.histo)
-    except DecodeError:
+    histogram = _histogram(value)
+    if histogram is None:
         return None
     limits = ((name, getattr(histogram, name)) for name in ("min", "max", "sum", "sum_squares"))
     return next(((name.encode(), number) for name, number in limits if not math.isfinite(number)), None)

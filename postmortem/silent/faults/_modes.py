@@ -46,7 +46,8 @@ def said(modules: list[ModeMatters]) -> str:
 
 def evaluating(look: Look) -> dict[tuple[int, Place | None], list[Forward]]:
     """Calls of trained roots whose output is not trained on, by root and line: those without gradients, and those with
-    them that another line's call always follows before the backward pass. Without lines that run in most steps."""
+    them that another line's call always follows before the backward pass. Without lines that run in most steps of the
+    optimizers that train the root."""
     last, before = set(), None
     for fact in look.facts:
         if isinstance(fact, Forward):
@@ -59,6 +60,16 @@ def evaluating(look: Look) -> dict[tuple[int, Place | None], list[Forward]]:
         key = forward.root, forward.at
         if forward.root in roots and not (forward.grad and key in last):
             found.setdefault(key, []).append(forward)
-    steps = {s.step for stepped in look.stepped.values() for s in stepped}
-    often = max(1, len(steps) // 2)
-    return {key: calls for key, calls in found.items() if len({c.step for c in calls} & steps) <= often}
+    steps = {root: _steps_of(look, root) for root in roots}
+    often = {root: max(1, len(of) // 2) for root, of in steps.items()}
+    return {
+        (root, at): calls
+        for (root, at), calls in found.items()
+        if len({c.step for c in calls} & steps[root]) <= often[root]
+    }
+
+
+def _steps_of(look: Look, root: int) -> set[int]:
+    """The steps of the optimizers that hold a parameter of a root; another model may make many more."""
+    own = {p for m in look.modules.values() if m.root == root for p in m.parameters.values()}
+    return {s.step for optimizer, made in look.stepped.items() if own & set(look.held_by(optimizer)) for s in made}

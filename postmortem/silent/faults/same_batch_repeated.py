@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from postmortem.silent import data_changes
@@ -51,14 +51,14 @@ class SameBatchRepeated(BaseFault):
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False
-        for seen in training_inputs(look).values():
+        for calls, seen in _by_call(look):
             judged = judged or len(seen) >= _STEPS
             digest, times = Counter((s.digest, s.shape) for s in seen).most_common(1)[0]
             if times < max(_STEPS, _SAME * len(seen)):
                 continue
             same = [s for s in seen if (s.digest, s.shape) == digest]
             for why, at in (
-                _of_a_loader(look, same),
+                _of_a_loader(look, same, calls),
                 _of_a_tensor(look, same),
                 _of_a_seed(look, same),
                 _of_a_draw(look, same),
@@ -76,9 +76,24 @@ class SameBatchRepeated(BaseFault):
             raise NotChecked(f"fewer than {_STEPS} inputs of a model were seen")
 
 
-def _of_a_loader(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
+def _by_call(look: Look) -> Iterator[tuple[int, list[InputSeen]]]:
+    """What the first, second, … call of a model in each step was given, and how many calls a step has. Only the first
+    whose input is the same again and again, where there is one."""
+    for every in training_inputs(look).values():
+        calls: dict[int, list[InputSeen]] = defaultdict(list)
+        counted: Counter[int] = Counter()
+        for seen in every:
+            calls[counted[seen.step]].append(seen)
+            counted[seen.step] += 1
+        yield (
+            len(calls),
+            max(calls.values(), key=lambda of: Counter((s.digest, s.shape) for s in of).most_common(1)[0][1]),
+        )
+
+
+def _of_a_loader(look: Look, same: list[InputSeen], calls: int) -> tuple[str, Place | None]:
     made = loaders(look).get(same[0].loader) if same[0].loader is not None else None
-    if made is None or made.samples is None or made.batch != same[0].shape[0] or made.samples < 2 * made.batch:
+    if made is None or made.samples is None or made.batch != same[0].shape[0] or made.samples < 2 * calls * made.batch:
         return "", None
     if _on_purpose(same[0].at):
         return "", None
@@ -125,10 +140,25 @@ def _of_a_seed(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
 def _of_a_draw(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
     rows = same[0].shape[0]
     anew = len({s.origin for s in same}) >= _SAME * len(same)
-    drawn = [d for d in look.of(Drawn) if anew and d.count == rows and d.of >= 2 * rows]
+    drawn = [d for d in look.of(Drawn) if anew and d.count == rows and d.of > 1]
     for at in dict.fromkeys(d.at for d in drawn):
         digests = Counter(d.digest for d in drawn if d.at == at)
         times = digests.most_common(1)[0][1]
         if times >= _STEPS and times >= _SAME * digests.total():
-            return f"their {rows} rows were drawn {times} times, the same each time", at
+            given = at is not None and _is_given(at) and same[0].at is not None
+            where = assigned_above(same[0].at) if given and same[0].at is not None else at
+            return f"their {rows} rows were drawn {times} times, the same each time", where
     return "", None
+
+
+def _is_given(at: Place) -> bool:
+    """Whether the generator of a line is an argument of its function: the caller seeds it."""
+    read = source(at.file)
+    function, statement = read.function_at(at.line), read.statement_at(at.line)
+    if function is None or statement is None:
+        return False
+    arguments = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
+    named = [
+        k.value for n in ast.walk(statement) if isinstance(n, ast.Call) for k in n.keywords if k.arg == "generator"
+    ]
+    return any(isinstance(value, ast.Name) and value.id in arguments for value in named)

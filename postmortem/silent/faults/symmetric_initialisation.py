@@ -7,7 +7,7 @@ from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._initials import CONSTANT, set_at
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.trials import Trial
-from postmortem.silent.weight_facts import Rows
+from postmortem.silent.weight_facts import Rates, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,8 @@ class SymmetricInitialisation(BaseFault):
     How it is found: all rows of a trained weight matrix are equal at the first step and at later steps.
 
     Not blamed: layers that start at 0 and whose rows differ after the first updates (a last layer, a residual branch,
-    an adapter); weights that no backward pass reaches; biases and normalisations.
+    an adapter); weights that have not moved yet, as at a learning rate that starts at 0; weights that no backward pass
+    reaches; biases and normalisations.
 
     What to do: initialise the weights randomly (the default of the layer, `nn.init.kaiming_uniform_`).
 
@@ -74,7 +75,16 @@ class SymmetricInitialisation(BaseFault):
         mine = [r for r in seen if parameter in r.apart]
         moved = look.moved.get(int(parameter), 0.0)
         begins = mine[0].apart[parameter] <= _SAME * mine[0].largest[parameter]
+        last = mine[-1]
+        if last.largest[parameter] == mine[0].largest[parameter] and not _has_a_rate(look, int(parameter), last.step):
+            return False
         return begins and mine[-1].step >= _STEP and all(r.apart[parameter] <= _DRIFT * moved for r in mine[1:])
+
+
+def _has_a_rate(look: Look, parameter: int, until: int) -> bool:
+    """Whether a learning rate of its optimizer was above 0 in the steps before `until`."""
+    known = [r for r in look.of(Rates) if r.step < until and parameter in look.held_by(r.optimizer)]
+    return not known or any(rate > 0 for r in known for rate in r.rates)
 
 
 def _is_table(look: Look, parameter: int) -> bool:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _SAMPLES = 20
 _SHARED = 0.02
 _NEAR = 0.2
+_ALIKE = 2.0
+"""So many times the share that is expected by chance where samples are short texts and categories, from how often two
+training samples of a batch are equal."""
 _SEEN = 1.5
 """Each training sample was seen so often on average: nearly all were seen."""
 _HELD_OUT = re.compile(
@@ -40,7 +43,8 @@ class TrainValidationLeak(BaseFault):
     samples were seen.
 
     Not blamed: evaluations of the training data, also in one line with those of other data; samples with only a few
-    values, which may be equal by chance; a graph whose nodes are all given to the model, and of which some are held out
+    values, which may be equal by chance; short texts and categories, where training samples equal one another about as
+    often; a graph whose nodes are all given to the model, and of which some are held out
     of the loss; samples of another fold, where weights are set anew and a new optimizer is made for each fold.
 
     What to do: remove duplicates before the split, and split before samples are repeated or augmented.
@@ -62,6 +66,7 @@ class TrainValidationLeak(BaseFault):
                 continue
             judged = True
             share = overlap.shared / overlap.samples
+            share = share if share > _ALIKE * overlap.alike else 0.0
             near = overlap.near / overlap.compared if overlap.compared else 0.0
             complete = overlap.times >= _SEEN * overlap.trained
             if (share < _SHARED and near < _NEAR) or not (complete and _held_out(overlap)):

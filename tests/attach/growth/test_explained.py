@@ -89,6 +89,17 @@ def test_the_update_before_a_jump(named) -> None:
     assert "the learning rate goes from 0.1 to 5 at step 69" in how
 
 
+def test_the_rate_of_one_group(named) -> None:
+    """Kept where it rose, and named with the module that has the parameters of the group."""
+    base = seen([*CALM[:70], 30.0, *CALM[71:]])
+    base.rates = {s: [0.1, 60.0 if s >= 69 else 0.1] for s in base.losses}
+    base.groups = [["inp.weight"], ["head.0.weight", "head.2.bias"]]
+    found, how = named(base, kind="spike", all=CALM, rate=CALM, clip=base.losses)
+    assert (found.cause, found.module, found.established) == ("optimizer-update", "head", "cured")
+    whose = "of parameter group 1, which holds the parameters of head,"
+    assert f"the learning rate {whose} goes from 0.1 to 60 at step 69" in how
+
+
 def test_nobody_where_nothing_can_be_run(named) -> None:
     """As if a further run has other losses."""
     found, how = named(seen(GROWN))

@@ -281,8 +281,11 @@ def test_garbage_in_the_middle(tmp_path: Path, where: int, garbage: bytes, remov
     intact = rows(read(tmp_path / NAME, whole).points)
     damaged = whole[:where] + garbage + whole[where + removed :]
     reading = read(tmp_path / NAME, damaged)
-    before = int(np.searchsorted(ends, where, side="right"))
+    # a byte that is put in before its like leaves more whole
+    same = next((i for i, (a, b) in enumerate(zip(whole, damaged, strict=False)) if a != b), len(whole))
+    before = int(np.searchsorted(ends, same, side="right"))
     after = int(np.searchsorted(np.concatenate([[0], ends[:-1]]), where + removed, side="left"))
+    after = max(before, after)
     survivors = intact[: max(0, before - 1)] + intact[max(0, after - 1) :]
     assert rows(reading.points) == survivors
     assert reading.problems or damaged == whole
@@ -379,6 +382,37 @@ def test_histograms_of_gradients_give_their_norm(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_histograms_of_activations_give_their_size(tmp_path: Path, dies: bool) -> None:
+    """A ReLU that outputs nothing but zeros from a step on is found; a healthy one, half of it zeros, is not."""
+    torch = pytest.importorskip("torch")
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.02)
+    x = torch.randn(32, 8)
+    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        for step in range(40):
+            if dies and step == 25:
+                with torch.no_grad():
+                    first.bias -= 100.0  # what one far too large update does
+            hidden = first(x).relu()
+            loss = (second(hidden) - x[:, :1]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            writer.add_scalar("loss", loss.item(), step)
+            writer.add_histogram("activations/relu1", hidden, step)
+            writer.add_histogram("activations.0.weight", first.weight, step)
+    (report,) = postmortem.scan(tmp_path).runs
+    assert [(f.name, f.step) for f in report.findings if f.name == "activation-vanishing"] == (
+        [("activation-vanishing", 25)] if dies else []
+    )
+    assert "GRD004" in report.checked
+    assert report.run is not None
+    assert {tag for tag in report.run.roles if tag != "loss"} == {"activations/relu1/rms"}
+
+
 def test_many_damaged_places_are_summed_up(tmp_path: Path) -> None:
     """Problems stay few where a file is damaged all over, and all lost bytes are in them."""
     events = some_events(200)
@@ -462,7 +496,8 @@ def test_histograms_with_a_nonfinite_value(tmp_path: Path, bad: float) -> None:
             writer.add_histogram("act/zero", values * 0, step)
     (report,) = postmortem.scan(tmp_path).runs
     assert report.run is not None
-    tags = {tag for tag in report.run.roles if tag != "loss"}
+    assert {"act/fc1/rms", "act/zero/rms"} <= set(report.run.roles)
+    tags = {tag for tag in report.run.roles if tag != "loss" and not tag.endswith("/rms")}
     assert len(tags) == 1
     assert next(iter(tags)).startswith("act/fc1/")
     kind = "nan-onset" if np.isnan(bad) else "inf-onset"

@@ -105,3 +105,57 @@ def one_batch_that_is_to_be_overfitted() -> str:
 @quiet(SameBatchRepeated)
 def a_part_that_the_source_names() -> str:
     return loop("xb, yb = x[:n_train], y[:n_train]", before="n_train = 40")
+
+
+TWICE = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    waves = torch.randn(6, 30, 12)
+    model = nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    kept = torch.Generator().manual_seed(3)
+    for step in range(30):
+        g = {generator}
+        one = torch.randint(6, (16,), generator=g)
+        two = torch.randint(6, (16,), generator=g)
+        row = torch.randint(30, (16,), generator=g)
+        a, b = waves[one, row], waves[two, row.flip(0)]
+        loss = ((model(a) - model(b)).square().mean(1) - (one != two).float()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@blamed(SameBatchRepeated, at="one = torch.randint")
+def pairs_from_a_generator_that_is_seeded_anew() -> str:
+    """The model is called twice in each step, with two inputs, each the same in all steps."""
+    return TWICE.format(generator="torch.Generator().manual_seed(3)")
+
+
+@quiet(SameBatchRepeated)
+def pairs_from_a_generator_that_goes_on() -> str:
+    return TWICE.format(generator="kept")
+
+
+@quiet(SameBatchRepeated)
+def all_batches_of_a_loader_in_each_step() -> str:
+    """Gradients of the whole data are accumulated."""
+    return """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+
+        torch.manual_seed(0)
+        x = torch.randn(96, 4)
+        loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=24)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(20):
+            optimizer.zero_grad()
+            for xb, yb in loader:
+                (nn.functional.mse_loss(model(xb), yb) / 4).backward()
+            optimizer.step()
+    """

@@ -79,3 +79,25 @@ def equal_biases() -> str:
 @quiet(SymmetricInitialisation)
 def a_frozen_constant_layer() -> str:
     return loop("nn.init.ones_(model[0].weight).requires_grad_(False)")
+
+
+@quiet(SymmetricInitialisation)
+def a_rate_that_starts_at_zero() -> str:
+    """The last layer, which starts at 0, has not moved in the first 20 steps."""
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
+        nn.init.zeros_(model[2].weight)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, max(0.0, (step - 20) / 20)))
+        for step in range(80):
+            x = torch.randn(64, 4)
+            loss = nn.functional.cross_entropy(model(x), x[:, :3].argmax(1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    """

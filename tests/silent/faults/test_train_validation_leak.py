@@ -272,3 +272,10 @@ def a_class_that_is_repeated_after_the_split() -> str:
     split = "train_x, train_y, xva, yva = x[:160], y[:160], x[160:], y[160:]\n"
     split += "    train_x, train_y = [torch.cat([t, t[train_y == 1]]) for t in (train_x, train_y)]"
     return loop(split, evaluation="print((model(xva).argmax(1) == yva).float().mean())")
+
+
+@quiet(TrainValidationLeak)
+def short_words_that_are_alike_by_chance() -> str:
+    """Training samples equal one another as often."""
+    inputs = "torch.arange(8) + torch.randint(-20, 14, (240, 1))"
+    return loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[200:], y[200:]", f"{inputs}.float()")

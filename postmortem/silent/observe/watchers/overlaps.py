@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,9 @@ class Overlaps(Watcher):
         self._times: dict[_Key, dict[int, int]] = {}
         self._kept: dict[_Key, dict[int, torch.Tensor]] = {}
         self._training, self._rewritten = 0, False
+        self._whole: set[int] = set()  # models whose samples hold whole numbers only, so far
+        self._known: set[int] = set()
+        self._pairs: dict[int, tuple[int, int]] = {}  # of two samples of one training batch, and of equal ones
         self.wrap(torch.nn.Module, "load_state_dict", self._written, always=True)
         for name in [n for n in vars(torch.nn.init) if n.endswith("_") and not n.startswith("_")]:
             self.wrap(torch.nn.init, name, self._written, always=True)
@@ -62,11 +66,27 @@ class Overlaps(Watcher):
         others = [t.detach() for t in tensors[1:] if t.dim() and t.shape[0] == given.shape[0] and t.numel()]
         where = () if self.recorder.grad else stack(_FRAMES)  # (): trained on
         key = self.recorder.modules.of(module)[0], where, self._training
+        self._looks_whole(key[0], given)
         times, kept = self._times.setdefault(key, {}), self._kept.setdefault(key, {})
-        for number, row in _rows(given.detach(), others) if len(times) < _MOST else ():
+        rows = _rows(given.detach(), others) if len(times) < _MOST else []
+        if not where:
+            self._compare(key[0], [number for number, _ in rows])
+        for number, row in rows:
             times[number] = times.get(number, 0) + 1
             if not others and len(kept) < _KEPT and number not in kept:
                 kept[number] = row
+
+    def _compare(self, root: int, rows: list[int]) -> None:
+        pairs, equal = self._pairs.get(root, (0, 0))
+        same = sum(n * (n - 1) // 2 for n in Counter(rows).values())
+        self._pairs[root] = pairs + len(rows) * (len(rows) - 1) // 2, equal + same
+
+    def _looks_whole(self, root: int, given: torch.Tensor) -> None:
+        if root not in self._known:
+            self._known.add(root)
+            self._whole.add(root)
+        if root in self._whole and given.is_floating_point() and not bool((given == given.round()).all()):
+            self._whole.discard(root)
 
     def end(self) -> None:
         for (root, where, training), rows in self._times.items():
@@ -75,7 +95,9 @@ class Overlaps(Watcher):
                 one, other = (list(self._kept[root, place, training].values()) for place in (where, ()))
                 near = _near(one, other) if len(trained) == len(other) else 0
                 shared, times = sum(row in trained for row in rows), sum(trained.values())
-                self.recorder.add(Overlap(root, len(rows), shared, len(trained), times, near, len(one), where))
+                pairs, equal = self._pairs.get(root, (0, 0))
+                alike = min(1.0, len(trained) * equal / max(1, pairs)) if root in self._whole else 0.0
+                self.recorder.add(Overlap(root, len(rows), shared, len(trained), times, near, len(one), where, alike))
 
 
 def _rows(given: torch.Tensor, others: list[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
