@@ -129,8 +129,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"|(?<!kernel )(?<!feature )(?<!attention )[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
          r"|psnr|ssim|(?<!error )r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
          r"|(hr|[rp]\d?)@\d+|(txt|img|\w{1,4}2\w{1,4})[ /]r\d+"
-         r"|accuracies|mcc|jaccard|pck|spearman\w*|pearson\w*|srcc|plcc|krcc|kendall\w*|kappa|qwk|cider|meteor"
-         r"|chrf\w*)(?![^\W\d])|accuracy"
+         r"|accuracies|mcc|jaccard|pck|spearman\w*|pearson\w*|srcc|plcc|krcc|kendall\w*|qwk|cider|meteor"
+         r"|(cohen\w*|quadratic|weighted) kappa|chrf\w*)(?![^\W\d])|accuracy"
          rf"|{languages.ACCURACY}"),
         ("reward", "what reinforcement learning maximises",
          r"(^|[ /])(rewards?|returns?|ep ?(rew|ret)(ard|urn)?( ?mean)?|episodic return|score|success rate)(?! scale)"

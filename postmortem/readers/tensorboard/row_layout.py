@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import google_crc32c
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.readers.tensorboard.crc32c import unmask
 from postmortem.readers.tensorboard.event_proto import DTYPES, widen
 from postmortem.readers.tensorboard.framing import HEADER, OVERHEAD
@@ -94,6 +95,12 @@ class RowLayout:
         self._crc_of_none = np.array(
             [google_crc32c.value(self.bytes[a : a + n]) for a, n in zip(self.start, self.length, strict=True)], "<u4"
         )
+
+    @property
+    def last_row(self) -> int:
+        """The first of the records at the end that are of different tags; 0 unless this is a beginning, many rows."""
+        tags = self.tag.tolist()
+        return next((i + 1 for i in reversed(range(len(tags))) if tags[i] in tags[i + 1 :]), 0)
 
     def first(self, n: int) -> RowLayout:
         """The layout of the first n records of a row."""
@@ -208,7 +215,7 @@ def _spans(start: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 def _alike(kinds: NDArray[np.int64]) -> list[tuple[int, Any]]:
     """Each kind and the indices that are of it; a slice, which is faster, where they are adjacent."""
-    return [(int(kind), _adjacent(np.flatnonzero(kinds == kind))) for kind in np.unique(kinds)]
+    return [(int(kind), _adjacent(np.flatnonzero(kinds == kind))) for kind in distinct(kinds)]
 
 
 def _adjacent(of: NDArray[np.int64]) -> Any:

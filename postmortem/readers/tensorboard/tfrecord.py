@@ -94,7 +94,7 @@ class Chain:
             return
         last = self.rows[-1]
         layout, begin = last.layout, self.stop - last.layout.size
-        kept = len(layout.records) - len(layout.tags)  # of a beginning, which is many rows
+        kept = layout.last_row  # of a beginning, which is many rows
         if len(last.difference) > 1 or not kept:
             kept = 0
             self.drop_last()

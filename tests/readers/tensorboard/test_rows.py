@@ -171,3 +171,16 @@ def test_a_beginning_serves_runs_of_other_lengths(tmp_path: Path, monkeypatch: p
         groups.clear()
         assert points_of(TensorBoard.read(tmp_path / name / NAME).points) == read_slowly(whole)[0]
         assert (name, len(groups)) == (name, expected[name])
+
+
+@pytest.mark.parametrize("rows_left", [2, 3, 4])
+@pytest.mark.parametrize("after", [b"", b"noise", bytes(60)], ids=["whole", "noise", "zeros"])
+def test_a_damaged_file_that_begins_as_others_with_more_tags(tmp_path: Path, rows_left: int, after: bytes) -> None:
+    """Its rows are the first of a beginning that is known, and are fewer than the beginning has tags."""
+    events = [Event(wall_time=1.7e9, file_version="brain.Event:2")]
+    events += [scalar(tag, step, step + 0.5) for step, tag in enumerate("abcdef")]
+    for _ in range(3):
+        TensorBoard.read(write(tmp_path / NAME, events) and tmp_path / NAME)
+    short = bytes(write(tmp_path / NAME, events[: 1 + rows_left])) + after
+    (tmp_path / NAME).write_bytes(short)
+    assert points_of(TensorBoard.read(tmp_path / NAME).points) == read_slowly(short)[0]
