@@ -228,13 +228,14 @@ def _config(
 
 def _how(options: Mapping[str, Any]) -> dict[str, Any]:
     """What `_scanned` gets of the options of a command."""
-    return {name: options[name] for name in ("checkpoints", "replay", "no_cache", "jobs", "executor")}
+    return {name: options[name] for name in ("role", "checkpoints", "replay", "no_cache", "jobs", "executor")}
 
 
 def _scanned(
     paths: tuple[Path, ...],
     config: Config,
     *,
+    role: tuple[str, ...],
     checkpoints: bool,
     replay: bool,
     no_cache: bool,
@@ -267,7 +268,7 @@ def _scanned(
     finally:
         # of what was used: the dialects of text logs are imported only where there is one
         warn_of_broken_plugins(*api.OF_A_SCAN, *(_OF_A_REPLAY if replay else ()), used=True)
-    _tell_tags_without_run(report)
+    _tell_tags_without_run(report, parse_roles(role))
     _tell_not_replayed(report)
     return report
 
@@ -276,11 +277,12 @@ def _warn(what: str) -> None:
     click.echo(printable(f"postmortem: {what}"), err=True)
 
 
-def _tell_tags_without_run(report: Report) -> None:
-    """Prints a line to stderr for each tag with a role of the user's that no run has."""
-    notes = [{note for note in run.notes if note.startswith(NO_TAG)} for run in report.runs]
-    for note in sorted(set.intersection(*notes)) if notes else ():
-        _warn(note)
+def _tell_tags_without_run(report: Report, roles: Mapping[str, str]) -> None:
+    """Prints a line to stderr for each tag of --role that no run has. Those of a settings file may be of other runs."""
+    for tag in roles:
+        found = [next((n for n in run.notes if n.startswith(f"{NO_TAG}{tag!r}")), None) for run in report.runs]
+        if found and found[0] is not None and None not in found:
+            _warn(found[0])
 
 
 def _tell_not_replayed(report: Report) -> None:

@@ -371,3 +371,12 @@ def test_a_role_for_a_tag_that_no_run_has_is_told(tmp_path, postmortem, command)
     wrong = postmortem(command, tmp_path / "run.csv", "--role", "objectiv=loss", *output)
     assert "no tag" not in right.err
     assert "postmortem: role: no tag 'objectiv'; did you mean 'objective'?" in wrong.err
+
+
+def test_a_role_of_the_settings_may_be_for_other_runs(tmp_path, monkeypatch, postmortem):
+    """Nothing is said of a tag in the settings file that the scanned runs do not have."""
+    (tmp_path / "run.csv").write_text("step,loss\n" + "".join(f"{i},{9 - i / 50}\n" for i in range(60)))
+    (tmp_path / "pyproject.toml").write_text('[tool.postmortem.roles]\n"my/objective" = "loss"\n')
+    monkeypatch.chdir(tmp_path)
+    assert "no tag" not in postmortem("scan", "run.csv").err
+    assert "no tag 'my/goal'" in postmortem("scan", "run.csv", "--role", "my/goal=loss").err

@@ -99,8 +99,12 @@ class RowLayout:
     @property
     def last_row(self) -> int:
         """The first of the records at the end that are of different tags; 0 unless this is a beginning, many rows."""
-        tags = self.tag.tolist()
-        return next((i + 1 for i in reversed(range(len(tags))) if tags[i] in tags[i + 1 :]), 0)
+        seen = set()
+        for i in reversed(range(len(self.tag))):
+            if self.tag[i] in seen:
+                return i + 1
+            seen.add(self.tag[i])
+        return 0
 
     def first(self, n: int) -> RowLayout:
         """The layout of the first n records of a row."""
