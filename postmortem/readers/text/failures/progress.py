@@ -112,6 +112,8 @@ _COUNTED = 4 * AFTER_COMPLETION
 _SAME_PLACE = 20
 """Lines within which the same completion line, printed by several ranks, counts as one."""
 _MOST_COMPLETIONS = 1000
+_MOST_SHAPES = 4096
+_ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
 
 
 @dataclass(slots=True)
@@ -138,6 +140,8 @@ class Progress:
         self.training = 0
         self.ordinary = 0
         self._counted_from: int | None = None
+        self._shapes: dict[bytes, bool] = {}
+        """Whether lines look like training output, by their beginnings with all digits replaced by 0."""
         self._completions: dict[str, Completion] = {}
 
     @property
@@ -158,7 +162,14 @@ class Progress:
 
     def count(self, text: str) -> None:
         """Counts the bytes of a line if it looks like training output."""
-        if _TRAINING.search(text[:400]) is not None:
+        begin = text[:400]
+        shape = begin.encode("utf-8", "surrogatepass").translate(_ONE_DIGIT)
+        trains = self._shapes.get(shape)
+        if trains is None:
+            trains = _TRAINING.search(begin) is not None
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes[shape] = trains
+        if trains:
             self.training += min(len(text), 4096) + 1
 
     def complete(self, line: int, text: str, template: str) -> None:
