@@ -76,18 +76,22 @@ def last_good_checkpoint(view: View, good: int | None, onset: int | None = None)
 
     With `onset`, also a checkpoint from between the two that was inspected and is finite: a log of every tenth step
     does not show when in between a value became non-finite, but the weights do. A checkpoint of the very step at
-    which the log continues after a restart was saved before that step.
+    which the log continues after a restart was saved before that step: it holds the last step logged before.
     """
     if good is None:
         return None
     until = good if onset is None else onset - 1
     steps = {c.step for c in view.checkpoints}
     went_on = {r.after for r in view.restarts if r.after - 1 not in steps}
+    logged = distinct(np.concatenate([s.step for s in watched(view)] or [np.zeros(0, np.int64)]))
 
     def in_time(c: Checkpoint) -> bool:
         if c.step is None:
             return False
-        done = c.step - (c.step in went_on)
+        done = c.step
+        if c.step in went_on:
+            before = int(np.searchsorted(logged, c.step)) - 1
+            done = min(c.step - 1, int(logged[before])) if before >= 0 else c.step - 1
         return done <= good or (done <= until and c.finite is True)
 
     return last_good(view.checkpoints, in_time)
