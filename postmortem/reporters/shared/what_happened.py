@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from postmortem.core.culprit import RATE
 from postmortem.core.printable import listed, number
 
 if TYPE_CHECKING:
@@ -124,7 +125,9 @@ def happened(c: Culprit) -> str:
 
 
 def _in_general(c: Culprit) -> str:
-    """Operator and kind of value, where only these are known."""
+    """Operator and kind of value, where only these are known; how the learning rate rose, where that is the cause."""
+    if (rise := c.tensor.get(RATE)) is not None:
+        return str(rise)
     out: Stats = c.tensor.get("output") or {}
     kinds = [kind for kind in ("nan", "inf") if out.get(kind)]
     if c.phase == "forward" and c.op and kinds:
