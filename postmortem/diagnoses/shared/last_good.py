@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
+_WINDOW = 25
+_ZEROS = 0.1
+"""The share of exact zeros from which on a series has no level."""
+
 
 def stable(series: Series) -> NDArray[np.bool_]:
     """True where a point is finite and stable: less than five deviations above the median of the 25 points before, or
-    less than twice that median."""
+    less than twice that median. Of a series that is often exactly 0, as a hinge loss, up to twice the largest of these
+    points: it has no level."""
     rows = np.flatnonzero(np.isfinite(series.value))
     x = series.value[rows]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -28,6 +33,9 @@ def stable(series: Series) -> NDArray[np.bool_]:
         off = x - base
         scale = SIGMA * trailing_median(np.abs(off))
         quiet = (off <= 5 * scale) | (off <= np.abs(base))
+        if np.mean(x == 0) > _ZEROS:
+            odd = np.flatnonzero(~quiet)
+            quiet[odd] = [x[i] <= 2 * x[max(0, i - _WINDOW) : i].max(initial=0.0) for i in odd.tolist()]
     found = np.zeros(len(series), bool)
     found[rows[quiet]] = True
     return found
@@ -66,6 +74,8 @@ def stable_before(view: View, step: int | None, points: int = 10) -> bool:
             return False
         half = len(recent) // 2
         first, last = median(recent[:half]), median(recent[half:])
+        if np.mean(recent == 0) > _ZEROS:
+            first, last = float(recent[:half].max()), float(recent[half:].max())
         if last > 1.5 * abs(first) + 1e-12:
             return False
     return bool(watched(view))

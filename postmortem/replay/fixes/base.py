@@ -86,11 +86,13 @@ class Case:
             self._precisions[dtype] = self.reruns.in_precision(dtype)
         return self._precisions[dtype]
 
-    def with_fix(self, name: str, *, cured: bool, how: str, loss: float | None = None, ran: bool = True) -> Culprit:
+    def with_fix(
+        self, name: str, *, cured: bool, how: str, loss: float | None = None, ran: bool = True, note: str = ""
+    ) -> Culprit:
         """The culprit with one more fix that was tried."""
         away = far_from(self.course, loss) if cured and loss is not None else None
         before = self.course[-1] if cured and loss is not None and self.course else None
-        added = Fix(name=name, cured=cured, how=how, loss=loss, far_from=away, before=before, ran=ran)
+        added = Fix(name=name, cured=cured, how=how, loss=loss, far_from=away, before=before, ran=ran, note=note)
         return replace(self.found, fixes=(*self.found.fixes, added))
 
 

@@ -89,7 +89,7 @@ def tried(c: Culprit) -> list[tuple[str, str, str]]:
 
     Outcomes: "cures"; "finite" (the step is, but its loss is far from its course); "no"; "not run".
     """
-    rows = [(f.name, _outcome(f), "; ".join(filter(None, [f.how, f.loss_after]))) for f in c.fixes]
+    rows = [(f.name, _outcome(f), "; ".join(filter(None, [f.how, f.loss_after, f.note]))) for f in c.fixes]
     if c.fresh_state is not None:
         rows.append(("fresh_state", "cures" if c.fresh_state else "no", "optimizer state reset"))
     return sorted(
