@@ -57,7 +57,8 @@ class LossSpike(BaseDetector):
     heavy-tailed noise only the gap distinguishes a spike. Without one, a jump that gives back half of what was learned,
     for 8 points at least, is enough; so is one after which the loss stays there to the end of the log, however noisy it
     was. A loss that is zero but for its last printed digit does not jump. If more than six jumps to a hundredfold stand
-    out and return at once, the first is reported with the number of the others. The first part of the run (`guard`) is ignored.
+    out and return at once, the first is reported with the number of the others. The first part of the run (`guard`) is
+    ignored.
 
     Typical causes: a corrupt or unusual batch, a learning rate close to the stability limit, a second moment of Adam
     that adapts too slowly (beta2 too high), no gradient clipping, wrong labels in one shard.
