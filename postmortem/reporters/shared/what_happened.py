@@ -119,7 +119,7 @@ def happened(c: Culprit) -> str:
     """One sentence: "log(0) at step 156, in sample 30 of the batch: 16 of the 512 values that log received are 0"."""
     met = incident(c)
     what = met.name if met else _in_general(c)
-    at = f" at step {c.step}" if c.step is not None else ""
+    at = f" at step {c.step}" if c.step is not None and RATE not in c.tensor else ""
     samples = samples_of(c)
     return f"{what}{at}{f', in {samples}' if samples else ''}{f': {met.detail}' if met else ''}"
 
