@@ -65,3 +65,12 @@ def test_the_learning_rate_is_tried_from_before_the_growth_on(tmp_path, monkeypa
     assert culprit["samples"] is None
     assert told["next"][0].startswith("lower the learning rate")
     assert any("the growth ends at step" in line for line in culprit["how"])
+
+
+def test_a_rise_over_the_last_two_steps_is_a_growth() -> None:
+    """To a thousand times the losses shortly before it, of a loss that began higher; one step alone is none."""
+    course = [40.0, 30.0, 12.0, *[5.0 + 0.1 * (i % 7) for i in range(30)]]
+    found = growth_before(at_fault(*course, 28.3, 23987.5, float("nan")), None, None)
+    assert found is not None
+    assert (found.step, found.steps) == (33, 2)
+    assert growth_before(at_fault(*course, 23987.5, float("nan")), None, None) is None
