@@ -52,6 +52,8 @@ _PATIENCE_USED_UP = re.compile(
             r"\b(?:[Rr]estor|[Ll]oad|[Rr]evert|[Rr]oll)(?:ing|ed) (?:\w{1,12} ){0,3}best\b",
             r"\b[Ee]arly[- ]?[Ss]topp(?:ing|er)\W{1,4}[Ss]top(?:ping|ped)? (?:the )?train|\b[Ss]topped early\b"
             r"|\b[Ee]arly[- ]?[Ss]topped (?:at|after|in) ",
+            r"\b[Ee]arly[- _]?[Ss]top(?:ping)?\W{1,3}(?:triggered|activated|(?:at|@|in) (?:epoch|step|iter)\w*\W{1,2}\d"
+            r"|after (?:epoch )?\d{1,9}(?: \w{1,12})?\W{1,3}[Nn]o improve)",
             r"(?:\b[Pp]atience|\b[Nn]o improvement|(?:not|n't) improve)[^;]{0,80}\W(?<!before )(?<!until )(?<!arly )"
             r"(?:[Ee]arly[- ]stopp|[Ss]topp|[Tt]erminat|[Ee]nd)ing\b(?! (?:rate|in \d|if|when|counter))",
             r"Restoring model weights from the end of the best epoch",
