@@ -34,8 +34,6 @@ Cause = Literal[
 ]
 Phase = Literal["data", "parameters", "forward", "backward", "optimizer", "scaler", "layout", "none"]
 Established = Literal["cured", "observed", "inferred"]
-GROWTH = "growth"
-"""Key in `Culprit.tensor`: the growth of the loss that ended in the fault, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.progress import progressed
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
@@ -32,7 +33,7 @@ _COMPARED = 20
 """Rows whose last cell is compared with that of a last line without a line end."""
 _AT_ONCE = 8192
 """Rows of plain numbers that are read together."""
-_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_COMMA = later(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _POINT = re.compile(r"\d\.\d")
 _MONITOR = {"r", "l", "t"}
 """Columns of Gym's Monitor: reward, length and time of each episode."""

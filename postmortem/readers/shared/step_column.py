@@ -151,7 +151,7 @@ def _finer(columns: Mapping[str, NDArray[np.float64]], torn: Sequence[int], foun
     Such as the `update` of a PPO log, whose `iter` stays while the policy is trained on what was collected in it.
     """
     known = found[1][~np.isnan(found[1])]
-    if len(np.unique(known)) * 2 > len(known):
+    if len(distinct(known)) * 2 > len(known):
         return found
     for name in counter_names(columns):
         column, wrong = _without_wrong(columns[name], torn)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.culprit import GROWTH
+from postmortem.core.model import GROWTH
 from postmortem.core.printable import number
 from postmortem.reporters.shared.what_happened import incident
 

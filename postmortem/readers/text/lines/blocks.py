@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.progress import progressed
 from postmortem.readers.shared.decode import FOUR_NULS, leading_nul_problem, leading_nuls, nul_problem, wide_encoding
 from postmortem.readers.shared.open_end import CUT, NOT_USED, last_line, without_last_number
@@ -43,7 +44,7 @@ _TAIL = 8192
 _ROW_ENDS = re.compile(rb"[\r\n]+")
 _MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
 """The cursor moves to another line, or the screen is cleared: a new row starts."""
-_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_ESCAPES = later(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _OF_A_WORKER = re.compile(rb"(encountered in worker\.[^\n\0]{0,100}\n)\0")
 """What torch's handler of signals writes when a data-loader worker dies: the NUL that ends the string comes with it."""
 _NUL, _BACKSPACE, _LF, _CR, _ESC = 0, 8, 10, 13, 27
