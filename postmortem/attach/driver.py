@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from postmortem.attach.answers import Process
-    from postmortem.attach.growth.explained import Start
+    from postmortem.attach.growth.runs import Start
     from postmortem.checkpoints.histories import Level
     from postmortem.core.culprit import ReplayResult
     from postmortem.core.report import RunReport

@@ -12,6 +12,7 @@ from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
 from postmortem.detectors.shared.excursions import WINDOW, Excursion, excursions, outstanding, residuals, returning
+from postmortem.detectors.shared.frozen import decimals
 from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
 from postmortem.detectors.shared.regimes import change_at, change_behind, far_above_start, period_of, valley
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _LEAST = math.log(1.1)
 _HARDLY = 0.03
 """The share of the first level of a loss that a spike may reach and still be next to nothing."""
+_ROUNDED = 10
+"""Units of the last printed digit between which rounding makes any ratio: 0.0000 to 0.0006 is no jump."""
 _CHEAP, _BRIEF = 0.15, 5
 """The share of what was learned that a spike may give back, and the rows it may take, to be no more than a remark."""
 _STAYS = 8
@@ -51,8 +54,8 @@ class LossSpike(BaseDetector):
     times the previous level, and is at least `gap` times as high (in log) as the run's next independent excursion: with
     heavy-tailed noise only the gap distinguishes a spike. Without one, a jump that gives back half of what was learned,
     for 8 points at least, is enough; so is one after which the loss stays there to the end of the log, however noisy it
-    was. If more than six jumps to a hundredfold stand out and return at once, the first is reported with the number of
-    the others. The first part of the run (`guard`) is ignored.
+    was. A loss that is zero but for its last printed digit does not jump. If more than six jumps to a hundredfold stand
+    out and return at once, the first is reported with the number of the others. The first part of the run (`guard`) is ignored.
 
     Typical causes: a corrupt or unusual batch, a learning rate close to the stability limit, a second moment of Adam
     that adapts too slowly (beta2 too high), no gradient clipping, wrong labels in one shard.
@@ -115,6 +118,7 @@ class LossSpike(BaseDetector):
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
         if res.log and not found:
             found = [e for e in excursions(res, self.options.sure, _LEAST, start) if _lost_half(res, e)]
+        found = [e for e in found if not _rounded(res, e)]
         found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
         if contest and not res.log:
             # a critic's loss swings about zero: its ratio is taken to all values before, not to the level
@@ -255,6 +259,14 @@ def _reward_holds(view: View, series: Series, spike: Excursion) -> bool:
             end = reward.value[-max(3, len(reward) // 10) :]
             return bool(median(end) >= median(before) - noise(reward.value))
     return False
+
+
+def _rounded(res: Residuals, spike: Excursion) -> bool:
+    """Whether the level before and the peak differ by no more than a few units of the last digit that is printed."""
+    value = res.series.value
+    unit = 10.0 ** -decimals(value)
+    level, peak = median(value[max(0, spike.first - WINDOW) : spike.first]), float(value[spike.peak])
+    return level < _ROUNDED * unit and peak - level < _ROUNDED * unit
 
 
 def _hardly_anything(series: Series, spike: Excursion) -> bool:

@@ -16,7 +16,7 @@ from postmortem.replay.roll.sought import Sought, sought_of
 
 if TYPE_CHECKING:
     from postmortem.attach.answers import Process
-    from postmortem.attach.growth.explained import Start
+    from postmortem.attach.growth.runs import Start
     from postmortem.attach.steps import Mapping
     from postmortem.core.culprit import ReplayResult
     from postmortem.core.report import RunReport
