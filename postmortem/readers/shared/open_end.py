@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 LastLine = Literal["whole", "cut", "unknown"]
 NOT_USED = "no line end after the last line: its last number may be truncated and is not used"
+NO_END = "no line end after the last line, which is whole by what stands before it"
 CUT = "truncated: the last line is incomplete"
 _ENOUGH = 3
 """So many numbers of one width show that all are written with it."""
