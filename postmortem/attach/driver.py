@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from postmortem.attach import launch, stagnation
 from postmortem.attach.answers import Answers
 from postmortem.attach.growth import before_fault
+from postmortem.attach.growth.by_log import with_cause_of_log
 from postmortem.attach.growth.explained import explained
 from postmortem.attach.jumps import jump_of
 from postmortem.attach.noting import note_end, note_steps
@@ -140,7 +141,8 @@ def _further(
     if process.fault is None:
         return result
     result = from_non_finite(result, process, outcome.command, report)
-    return before_fault.tried(result, process, outcome.view, report, start, fixes=fix)
+    result = before_fault.tried(result, process, outcome.view, report, start, fixes=fix)
+    return with_cause_of_log(result, report)
 
 
 def _grows(aim: Aim, process: Process) -> bool:

@@ -54,9 +54,11 @@ def growth_before(process: Process, mapping: Mapping | None, view: View | None) 
         return None
     tick = int(process.fault["tick"])
     passes = mapping.numbered() if mapping is not None else [(p.tick, p) for p in process.passes]
-    own = {step: p.loss for step, p in passes if p.tick < tick}
+    others = process.others
+    own = {step: p.loss for step, p in passes if p.tick < tick and p.tick not in others}
     first = min(own, default=0)
-    known = {**_logged(view, first), **own} if mapping is not None else own
+    # of several optimizers, the log's loss may be that of another one
+    known = {**_logged(view, first), **own} if mapping is not None and not others else own
     finite = [(step, loss) for step, loss in sorted(known.items()) if math.isfinite(loss)]
     left = leaves_level([loss for _, loss in finite])
     if left is None:
