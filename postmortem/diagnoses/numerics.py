@@ -81,6 +81,7 @@ class Numerics:
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
         infinite = root.name == "inf-onset" and root.step is not None and not own_loss
+        unknown = root.step is not None and root.severity == "error" and not (own_loss or backward or masked)
         ramp = bool(watched(view)) and not stable_before(view, root.step)
         strength: Strength = "likely" if own_loss and not masked else "possible"
         return (
@@ -93,7 +94,7 @@ class Numerics:
             )
             .advise(
                 _NO_TARGETS.format(step=root.step) if no_gradient else None,
-                f"check the samples of {_steps(root)}: an extreme value makes a loss overflow" if infinite else None,
+                f"check the samples of {_steps(root)}: {_extreme(infinite)}" if infinite or unknown else None,
                 _BACKWARD if own_loss else OVERFLOW if infinite else FORWARD,
                 _unmasked(view) if masked else None,
                 lower_rate(view, rate_at(view, root.step)) if ramp else None,
@@ -105,6 +106,10 @@ class Numerics:
                 strength,
             )
         )
+
+
+def _extreme(infinite: bool) -> str:
+    return "an extreme value makes a loss overflow" if infinite else "non-finite or extreme values, empty samples"
 
 
 def _steps(root: Finding) -> str:
