@@ -28,6 +28,7 @@ _NO_TARGETS = (
     "count the targets of the batches from step {step} on that the loss does not ignore (ignore_index, an attention or "
     "padding mask), and log the factors that it is multiplied by"
 )
+_FEW = 3
 _RAMP = "loss or gradient norm were not stable in the ten rows before: the run may have been diverging"
 
 
@@ -82,7 +83,7 @@ class Numerics:
             where = "The log does not show whether data, forward pass or weights are at fault"
         infinite = root.name == "inf-onset" and root.step is not None and not own_loss
         unknown = root.step is not None and root.severity == "error" and not (own_loss or backward or masked)
-        ramp = bool(watched(view)) and not stable_before(view, root.step)
+        ramp = _enough_before(view, root) and not stable_before(view, root.step)
         strength: Strength = "likely" if own_loss and not masked else "possible"
         return (
             Story(view, root, consequences(findings, root))
@@ -106,6 +107,11 @@ class Numerics:
                 strength,
             )
         )
+
+
+def _enough_before(view: View, root: Finding) -> bool:
+    """Whether the loss or gradient norm has rows enough before the fault for a course."""
+    return root.step is not None and any(int((s.step < root.step).sum()) >= _FEW for s in watched(view))
 
 
 def _extreme(infinite: bool) -> str:
