@@ -6,8 +6,8 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
-from postmortem.core.culprit import MASKED
 from postmortem.core.launched import PLACEHOLDER, resumed_command
+from postmortem.core.model import MASKED
 from postmortem.core.printable import number
 from postmortem.replay.fixes import FIXES, Advice, Scope, finite
 

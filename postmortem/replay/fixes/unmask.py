@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.core.culprit import MASKED
+from postmortem.core.model import MASKED
 from postmortem.replay.fixes import BaseFix, Case, fix
 from postmortem.replay.step.function_mode import StepMode, calling_frame
 

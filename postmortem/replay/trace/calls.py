@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.core.culprit import MASKED
+from postmortem.core.model import MASKED
 from postmortem.replay.trace.operators import ABSORBERS, OpInfo
 from postmortem.replay.trace.records import Hit, TensorView
 from postmortem.replay.trace.tensors import INF, NAN, along, exact_bits, has_rows, local, rows_of, shape_of, statistics
