@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from postmortem.attach import launch, stagnation
 from postmortem.attach.answers import Answers
 from postmortem.attach.growth import before_fault
+from postmortem.attach.growth.by_log import with_cause_of_log
 from postmortem.attach.growth.explained import explained
 from postmortem.attach.jumps import jump_of
 from postmortem.attach.noting import note_end, note_steps
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from postmortem.attach.answers import Process
-    from postmortem.attach.growth.explained import Start
+    from postmortem.attach.growth.runs import Start
     from postmortem.checkpoints.histories import Level
     from postmortem.core.culprit import ReplayResult
     from postmortem.core.report import RunReport
@@ -140,7 +141,8 @@ def _further(
     if process.fault is None:
         return result
     result = from_non_finite(result, process, outcome.command, report)
-    return before_fault.tried(result, process, outcome.view, report, start, fixes=fix)
+    result = before_fault.tried(result, process, outcome.view, report, start, fixes=fix)
+    return with_cause_of_log(result, report)
 
 
 def _grows(aim: Aim, process: Process) -> bool:

@@ -12,6 +12,7 @@ from postmortem.attach.growth import measured
 from postmortem.attach.layout import runs
 from postmortem.attach.layout.look import Look
 from postmortem.attach.recall import Recall
+from postmortem.attach.serving import Serving
 from postmortem.silent import observe
 from postmortem.silent.faults import FAULTS
 from postmortem.silent.trials import CHECKS
@@ -32,15 +33,18 @@ def attach(session: str) -> None:
         observe.begin(folder, look, Report(folder).note)
         _try(plan.get("trial"), folder)
         return
-    armed = plan.get("armed")
+    armed, growth = plan.get("armed"), plan.get("growth")
+    if growth is not None and growth.get("serve"):
+        boundaries.install(Serving(folder, plan))
+        return
     if armed is not None:
         boundaries.install(Armed(folder, armed))
     else:
         boundaries.install(Recall(folder, plan) if "recall" in plan else Agent(folder, plan))
     if look is not None:
         observe.begin(folder, look, Report(folder).note)
-    if "growth" in plan:
-        measured.begin(folder, plan["growth"])
+    if growth is not None:
+        measured.begin(folder, growth)
 
 
 def _try(name: str | None, folder: Path) -> None:

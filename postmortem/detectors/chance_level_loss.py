@@ -31,6 +31,8 @@ _RECORD = re.compile(r"(?:^|[ /])(?:best|highest|max(?:imum)?)\b")
 """Scores that can only rise, as they repeat the best one."""
 _OVERLAP = re.compile(r"\b(?:m(?:ean )?)?(?:dice|dsc|ious?|jaccard)\b(?! loss)")
 """Scores of a segmentation, 1 where prediction and label agree: next to nothing is bad for any task."""
+_AUC = re.compile(r"\b(?:roc )?auc|\bauroc\b")
+"""Scores of two classes that are 0.5 for a model without information, whatever the shares of the classes."""
 _EXPLAINED = re.compile(r"(?:^|[\W_])explained_?var", re.IGNORECASE)
 _LITTLE = 0.05
 """The most that a value function without use explains of the returns."""
@@ -57,8 +59,9 @@ class ChanceLevelLoss(BaseDetector):
 
     How: the median of the second half of the run is within `tolerance` of ln(k). If the number of classes k is unknown,
     nothing is reported. An accuracy at 1/k in every third of the run, in per cent or as a fraction, and a loss of which
-    no third is below ln(k) or more than 15 % above, are chance as well: they agree on k, which is three or more then. A
-    validation loss that starts near its level of guessing and rises is overfitting.
+    no third is below ln(k) or more than 15 % above, are chance as well: they agree on k, which is three or more then,
+    or two for an area under the ROC curve. A validation loss that starts near its level of guessing and rises is
+    overfitting.
 
     Typical causes: inputs and labels that do not match (shuffled separately), dead units, a learning rate that made the
     weights explode early, inputs that are all zero.
@@ -163,9 +166,10 @@ class ChanceLevelLoss(BaseDetector):
                 if min(len(loss), len(score)) < self.options.evaluations:
                     continue
                 level = np.array([median(part) for part in np.array_split(loss.value, 3)])
+                least = 2 if _AUC.search(plain_name(score.tag)) else 3
                 for k in dict.fromkeys(round(math.exp(min(level.min() / over, 5.0))) for over in (1.0, 1.05, 1.1)):
                     ratio, agree = level / math.log(max(k, 2)), not told or k in told
-                    if not (3 <= k <= 100 and agree and ratio.min() > 0.985 and ratio.max() < 1.15):
+                    if not (least <= k <= 100 and agree and ratio.min() > 0.985 and ratio.max() < 1.15):
                         continue
                     if any(_at_chance(score.value / whole, k) for whole in (1.0, 100.0)):
                         return self._no_better(loss, score, k, known=k in told)
@@ -174,6 +178,8 @@ class ChanceLevelLoss(BaseDetector):
     def _no_better(self, loss: Series, score: Series, k: int, *, known: bool) -> Finding:
         level, scored = median(loss.value), median(score.value)
         chance = f"which is chance among {k} classes" if known else f"about chance if there are {k} classes"
+        if _AUC.search(plain_name(score.tag)):
+            chance = "as for a model without information"
         return self.found(
             loss,
             0,

@@ -31,6 +31,7 @@ _BY_HAND = (
     "and begin with the step after the checkpoint"
 )
 """What to do with a script that has no option that resumes."""
+_LEARNS = "makes the step finite and lets it learn through this operator"
 
 
 def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, ...]:
@@ -74,20 +75,22 @@ def advised(culprit: Culprit, view: View | None) -> list[str]:
 
 
 def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
-    """Those last whose loss is then far from its course; where there are only such, what to look at comes first."""
-    given = [(culprit.suggestion is not None and _far(culprit, "eps"), a) for a in _of_the_suggestion(culprit)]
+    """Those last whose loss is then far from its course, or against which something else speaks; where there are only
+    such, what to look at comes first."""
+    given = [(culprit.suggestion is not None and _doubtful(culprit, "eps"), a) for a in _of_the_suggestion(culprit)]
     ask = partial(FIXES.call, default=None, path=culprit.file or "the replay", lost="the advice of this fix")
     for fix in (kind() for kind in FIXES):
         cure = ask(fix, "cure", culprit)
         advised = ask(fix, "advice", culprit, cure, view) if cure is not None else None
         if advised is not None:
-            given.append((cure.far_from is not None, _with_its_loss(advised, cure)))
+            given.append((_is_doubtful(cure), _with_its_loss(advised, cure)))
     if any(a.scope is Scope.LINE for far, a in given if not far):
         given = [(far, a) for far, a in given if a.scope is not Scope.STATE]
     ordered = sorted(given, key=lambda each: (each[0], _place(culprit, each[1].scope)))
     texts = _in_turn([a for far, a in ordered if not far]) + [a.text for far, a in ordered if far]
     only_far = bool(given) and all(far for far, _ in given)
-    return [*_nothing_cured(culprit, "keeps the loss on its course"), *texts] if only_far else texts
+    which = "keeps the loss on its course" if any(f.far_from is not None for f in culprit.fixes) else _LEARNS
+    return [*_nothing_cured(culprit, which), *texts] if only_far else texts
 
 
 def _place(culprit: Culprit, scope: Scope) -> float:
@@ -103,8 +106,12 @@ def _in_turn(given: Sequence[Advice]) -> list[str]:
     return texts
 
 
-def _far(culprit: Culprit, name: str) -> bool:
-    return any(f.name == name and f.far_from is not None for f in culprit.fixes)
+def _doubtful(culprit: Culprit, name: str) -> bool:
+    return any(f.name == name and _is_doubtful(f) for f in culprit.fixes)
+
+
+def _is_doubtful(cure: Fix) -> bool:
+    return cure.far_from is not None or bool(cure.note)
 
 
 def _with_its_loss(advised: Advice, cure: Fix) -> Advice:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+from tests import warm
 
-if TYPE_CHECKING:
-    from pathlib import Path
+pytest.importorskip("torch")
 
 pytestmark = pytest.mark.torch
 
@@ -48,9 +46,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with open("train.log", "wb") as log:
-        subprocess.run([sys.executable, "train.py"], check=True, stdout=log, timeout=200)
+    train()
     return tmp_path
+
+
+def train() -> None:
+    """Makes the run in the working directory."""
+    done = warm.run("train.py")
+    assert done.returncode == 0, done.stderr
+    Path("train.log").write_text(done.stdout)
 
 
 @pytest.mark.parametrize("words", [["ckpt_8.pt"], ["--from=ckpt_8.pt"]])
@@ -112,8 +116,7 @@ def test_a_setting_that_differs_is_the_first_reason(project: Path, postmortem) -
     source = TRAIN.replace("lr=0.01)", "lr=float(sys.argv[2]) if len(sys.argv) > 2 else 0.01)")
     source = source.replace("start = 0", 'start = 0\nprint("lr =", optimizer.param_groups[0]["lr"], flush=True)', 1)
     (project / "train.py").write_text(source.replace("step == 6", "step == 10"))
-    with open("train.log", "wb") as log:
-        subprocess.run([sys.executable, "train.py"], check=True, stdout=log, timeout=200)
+    train()
     called = postmortem("replay", ".", "--format", "json", "--", sys.executable, "train.py", "ckpt_4.pt", "0.3")
     fidelity = json.loads(called.out)["fidelity"]
     assert (called.code, fidelity["ok"]) == (3, False), called

@@ -255,3 +255,14 @@ def test_a_log_that_ends_in_the_warm_up(tmp_path: Path, planned: int, found: boo
     (report,) = postmortem.scan(tmp_path / "trainer_log.jsonl").runs
     names = {f.name for f in report.findings}
     assert bool(names & {"chance-level-loss", "loss-plateau"}) is found
+
+
+@fires(ChanceLevelLoss, step=0)
+def an_area_under_the_curve_of_a_coin(base):
+    """Two classes: the accuracy would only tell their shares, the area under the ROC curve tells chance."""
+    return {"loss": math.log(2) + 0.0003 * np.log(noise(1.0)), "val_auc": 0.5 + 0.002 * np.log(noise(1.0))}
+
+
+@quiet(ChanceLevelLoss)
+def an_area_under_the_curve_that_rises(base):
+    return {"loss": np.linspace(math.log(2), 0.66, N) * noise(0.001), "val_auc": np.linspace(0.5, 0.64, N)}

@@ -249,3 +249,11 @@ def test_many_jumps_with_values_of_every_size_between(view_of):
     near_zero = np.r_[2.3 * noise(0.05, 100), 1e-4 * noise(0.5, 500)]
     near_zero[110::20] = 4.0
     assert not [f for f in LossSpike().detect(view_of({"loss": near_zero})) if f.severity != "info"]
+
+
+@pytest.mark.parametrize(("peak", "found"), [(0.0006, 0), (0.05, 1)])
+def test_the_last_printed_digit_is_no_jump(peak, found, view_of):
+    """A loss printed as 0.0000 and 0.0001 that becomes 0.0006 has not risen 'five hundred million times its noise'."""
+    loss = np.tile([0.0, 0.0, 0.0001, 0.0], 100)
+    loss[300:302] = peak
+    assert len(list(LossSpike().detect(view_of({"loss": loss})))) == found

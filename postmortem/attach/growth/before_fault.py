@@ -15,7 +15,7 @@ from postmortem.replay.roll.sought import Sought, sought_of
 
 if TYPE_CHECKING:
     from postmortem.attach.answers import Process
-    from postmortem.attach.growth.explained import Start
+    from postmortem.attach.growth.runs import Start
     from postmortem.attach.steps import Mapping
     from postmortem.core.culprit import ReplayResult
     from postmortem.core.report import RunReport
@@ -53,9 +53,11 @@ def growth_before(process: Process, mapping: Mapping | None, view: View | None) 
         return None
     tick = int(process.fault["tick"])
     passes = mapping.numbered() if mapping is not None else [(p.tick, p) for p in process.passes]
-    own = {step: p.loss for step, p in passes if p.tick < tick}
+    others = process.others
+    own = {step: p.loss for step, p in passes if p.tick < tick and p.tick not in others}
     first = min(own, default=0)
-    known = {**_logged(view, first), **own} if mapping is not None else own
+    # of several optimizers, the log's loss may be that of another one
+    known = {**_logged(view, first), **own} if mapping is not None and not others else own
     finite = [(step, loss) for step, loss in sorted(known.items()) if math.isfinite(loss)]
     left = leaves_level([loss for _, loss in finite])
     if left is None:

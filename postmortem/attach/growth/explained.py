@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import linecache
 import math
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from postmortem.attach import launch
-from postmortem.attach.answers import Answers
-from postmortem.attach.growth.course import course_of, seen
-from postmortem.core.culprit import Culprit, Fix
+from postmortem.attach.growth.course import course_of
+from postmortem.attach.growth.runs import Runs
+from postmortem.core.culprit import RATE, Culprit, Fix
 from postmortem.core.printable import number
 from postmortem.replay.culprit.calm import departed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from postmortem.attach.answers import Process
     from postmortem.attach.growth.course import Course, Seen
+    from postmortem.attach.growth.runs import Start
     from postmortem.attach.steps import Mapping
     from postmortem.core.culprit import ReplayResult
     from postmortem.replay.culprit.calm import Left
     from postmortem.replay.roll.sought import Sought
 
-    Start = Callable[[dict[str, Any], Path], launch.Launched]
-
-_SECONDS = 900.0
-"""For all further runs together."""
 _BEFORE = 25  # steps before the growth from which on a change is made
 _WEIGHTS = 10  # steps before a jump whose weights are used with its batch
 _ROSE = 1.5  # a learning rate that is more than so many times the one before
@@ -44,9 +36,15 @@ def explained(
     it is tried beside what is needed to name somebody."""
     if result.culprit.phase != "none" or not result.fidelity.ok or mapping is None:
         return result
-    runs = Runs(process, mapping, start)
-    base = runs.run(None, process.ticks)
     how = list(result.culprit.how)
+    with Runs(process, mapping, start) as runs:
+        return _explained(result, process, runs, sought, how, fixes=fixes)
+
+
+def _explained(
+    result: ReplayResult, process: Process, runs: Runs, sought: Sought, how: list[str], *, fixes: bool
+) -> ReplayResult:
+    base = runs.run(None, process.ticks + (process.fault is not None))  # the loss of a fault is in no tick that ended
     course = course_of(base, sought) if base is not None else None
     if base is None or course is None:
         how.append(f"a second run, which is measured, does not show the {sought.name} of step {sought.step}")
@@ -58,47 +56,6 @@ def explained(
     culprit = replace(culprit, step=sought.step, fidelity=result.fidelity, how=tuple(how))
     found = replace(result, culprit=culprit, step=sought.step)
     return replace(found, judged=True, next=following) if culprit.phase != "none" else found
-
-
-class Runs:
-    """Further runs of the command. They count only where their losses before the change are those of the first."""
-
-    def __init__(self, process: Process, mapping: Mapping, start: Start) -> None:
-        self._process, self._mapping, self._start = process, mapping, start
-        self._until = time.monotonic() + _SECONDS
-
-    def run(self, change: dict[str, Any] | None, ticks: int) -> Seen | None:
-        """The first `ticks` optimizer steps with a change; None where that could not be run."""
-        left = self._until - time.monotonic()
-        if left < 1:
-            return None
-        session = launch.new_session()
-        plan = {"mode": "replay", "fix": False, "on_fault": "stop", "fork": False, "growth": {"change": change}}
-        answers = Answers(session)
-
-        def enough() -> bool:
-            answers.poll()
-            return any(p.ticks >= ticks or p.fault is not None for p in answers.trainers)
-
-        with self._start(plan, session) as launched:
-            launched.wait(until=enough, timeout=left)
-            (session / "done").touch()
-            answers.poll()
-            launched.stop()
-            same = [p for p in answers.trainers if p.rank == self._process.rank]
-            process = max(same, key=lambda p: p.ticks, default=None)
-            found = seen(process, self._mapping, session / "growth") if process is not None else None
-            if found is not None:
-                found.used = (session / "used").exists()
-            launched.remove()
-        begin = change["begin"] if change is not None else ticks
-        if process is None or found is None or self._losses(process, begin) != self._losses(self._process, begin):
-            return None
-        return found
-
-    @staticmethod
-    def _losses(process: Process, begin: int) -> list[float]:
-        return [p.loss for p in process.passes if p.tick < begin and math.isfinite(p.loss)]
 
 
 class Suspects:
@@ -113,7 +70,7 @@ class Suspects:
 
     def named(self) -> tuple[Culprit, tuple[str, ...]]:
         """(the culprit, what to do)."""
-        for suspect in (self._data, self._rate, self._layer, self._updates):
+        for suspect in (self._data, self._rate, self._rising, self._layer, self._updates):
             found = suspect()
             if found is not None:
                 return found
@@ -180,11 +137,36 @@ class Suspects:
             return None
         module = self._owner(groups) if part else None
         whose = f", which holds the parameters of {module}," if module else ""
-        self.how.append(f"the learning rate{part}{whose} goes from {one} to {high} at step {step}")
+        rise = f"the learning rate{part}{whose} goes from {one} to {high} at step {step}"
+        self.how.append(rise)
         fixes = (fix, *self._more(step, rate=False))
         todo = f"find out why the learning rate{part} rises to {high} at step {step}: with {one} it stays calm"
-        found = Culprit(cause="optimizer-update", phase="optimizer", fixes=fixes, established="cured", module=module)
-        return found, (todo,)
+        return _of_rate(rise, fixes, module), (todo,)
+
+    def _rising(self) -> tuple[Culprit, tuple[str, ...]] | None:
+        """A learning rate that rises in many steps, by less than a jump in each: kept at that of half of the way."""
+        base, course = self.base, self.course
+        begin = max(self.earliest, course.first - _BEFORE)
+        middle = course.first - (course.first - begin) // 2
+        first, then, last = (base.rates.get(step, []) for step in (begin, middle, course.first))
+        if begin == course.first or not len(first) == len(then) == len(last):
+            return None
+        groups = [i for i, (a, b) in enumerate(zip(first, last, strict=True)) if b > _ROSE * a >= 0]
+        if not groups or all(last[i] <= then[i] for i in groups):
+            return None
+        low, kept, high = (number(max(rates[i] for i in groups)) for rates in (first, then, last))
+        most = [then[i] if i in groups else math.inf for i in range(len(last))]
+        part = "" if len(groups) == len(last) else f" of parameter group {', '.join(map(str, groups))}"
+        what = f"learning rate{part} kept at {kept}, the one of step {middle}"
+        fix = self._try("lower_lr", what, middle, course.until, most=most)
+        if fix is None or not fix.cured:
+            return None
+        rise = f"the learning rate{part} rises from {low} at step {begin} to {high} at step {course.first}"
+        self.how.append(rise)
+        fixes = (fix, *self._more(middle, rate=False))
+        return _of_rate(rise, fixes), (
+            f"{rise}: find out why, or keep it at {kept}, with which the {course.what} stays calm",
+        )
 
     def _rises(self, step: int) -> list[int]:
         """The parameter groups whose learning rate rises at this step."""
@@ -273,3 +255,15 @@ class Suspects:
         what = f"gradient norm at most {number(max(norms))} from step {begin} on, the largest of the steps before"
         fix = self._try("clip_grad", what, begin, self.course.until, clip=max(norms))
         return (fix,) if fix is not None else ()
+
+
+def _of_rate(rise: str, fixes: tuple[Fix, ...], module: str | None = None) -> Culprit:
+    """The culprit of a learning rate that rose, in words."""
+    return Culprit(
+        cause="optimizer-update",
+        phase="optimizer",
+        tensor={RATE: rise},
+        fixes=fixes,
+        established="cured",
+        module=module,
+    )

@@ -27,12 +27,15 @@ FOLDER = "growth"
 
 
 def begin(session: Path, plan: dict[str, Any]) -> None:
-    """Measures this process, with the change of the plan, if it has one; without one the gains are measured as well."""
+    """Measures this process, with the change of the plan, if it has one; without one the gains are measured as well.
+
+    used: name of the file of the session that is written once the change has had an effect.
+    """
     change = plan.get("change")
     measured = _Measured(session / FOLDER, gains=change is None)
     measured.install()
     if change is not None:
-        Change(change, measured.module, session / "used").install()
+        Change(change, measured.module, session / plan.get("used", "used")).install()
 
 
 class _Measured:

@@ -29,6 +29,15 @@ def digits(value: float) -> int:
     return max(1, len(text))
 
 
+def decimals(x: NDArray[np.float64]) -> int:
+    """Decimals that show every value float64[n] in full, 10 at most: what a text with fixed decimals has.
+
+    >>> decimals(np.array([0.25, 0.5, 3.0]))
+    2
+    """
+    return next((d for d in range(10) if np.allclose(np.round(x, d), x, rtol=0, atol=1e-12)), 10)
+
+
 def flat(y: NDArray[np.float64]) -> bool:
     """Whether y neither rises nor falls: its two halves differ by less than three standard errors or 0.5 %."""
     half = len(y) // 2

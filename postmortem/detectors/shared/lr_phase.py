@@ -8,6 +8,7 @@ import numpy as np
 
 from postmortem.core.stats import median, noise
 from postmortem.core.training_length import training_length
+from postmortem.detectors.shared.frozen import decimals
 
 if TYPE_CHECKING:
     from postmortem.core.series import Series
@@ -108,14 +109,14 @@ def _may_be_rounded(series: Series, at: int) -> bool:
     if not len(zeros) or x[at + zeros[0] :].any():
         return False
     at += int(zeros[0])
-    decimals = next((d for d in range(10) if np.allclose(np.round(x, d), x, rtol=0, atol=1e-12)), 10)
-    unit = 10.0**-decimals
+    shown = decimals(x)
+    unit = 10.0**-shown
     starts = np.flatnonzero(np.diff(x[:at], prepend=np.nan) != 0)
     lengths, levels = np.diff(np.append(starts, at)), x[starts]
     stairs = len(levels) > 1 and lengths[-2:].min() >= _STAIR and 0 < levels[-1] < levels[-2]
     if stairs and levels[-1] ** 2 / levels[-2] < 0.5 * unit:
         return True
-    if series.source != "text" or decimals < _DECIMALS or levels[-1] > _UNITS * unit:
+    if series.source != "text" or shown < _DECIMALS or levels[-1] > _UNITS * unit:
         return False
     if x.max() <= _UNITS * unit and (x[:at] == 0).any():
         return True  # its zeros come and go: the text shows one digit of it

@@ -265,15 +265,25 @@ def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
     known = resolved.step != NO_STEP
     if not events or not known.any():
         return [replace(e, step=_own_step(e, "step", None, None)) if e.step is None else e for e in events]
-    lines, steps, ranks = resolved.line[known], resolved.step[known], resolved.rank[known]
+    lines, steps, ranks = resolved.line, resolved.step, resolved.rank
+    if not known.all():
+        lines, steps, ranks = lines[known], steps[known], ranks[known]
+    last = np.iinfo(lines.dtype).max
+    line = np.array([last if e.line is None else e.line for e in events], lines.dtype)  # of another type: a copy of all
+    ends = np.searchsorted(lines, line, side="right")
+    cuts = distinct(ends[ends < len(lines)])
+    most_after = np.maximum.accumulate(np.maximum.reduceat(steps, cuts)[::-1])[::-1] if len(cuts) else cuts
+    of_rank = {r: np.flatnonzero(ranks == r) if r is not None else ranks[:0] for r in {e.rank for e in events}}
     dated = []
-    for event in events:
-        end = int(np.searchsorted(lines, event.line or 0, side="right")) if event.line is not None else len(lines)
-        step = None
+    for event, end in zip(events, ends.tolist(), strict=True):
+        step, most = None, None
         if end:
-            own = np.flatnonzero(ranks[:end] == (-2 if event.rank is None else event.rank))
-            step = int(steps[own[-1] if len(own) else end - 1])
-        step = _own_step(event, resolved.axis, step, int(steps[end:].max()) if end < len(steps) else None)
+            rank = of_rank[event.rank]
+            own = int(np.searchsorted(rank, end))
+            step = int(steps[rank[own - 1] if own else end - 1])
+        if end < len(lines):
+            most = int(most_after[np.searchsorted(cuts, end)])
+        step = _own_step(event, resolved.axis, step, most)
         dated.append(replace(event, step=step) if step is not None and event.step is None else event)
     return dated
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from postmortem.core.culprit import RATE
 from postmortem.core.printable import listed, number
 
 if TYPE_CHECKING:
@@ -118,13 +119,15 @@ def happened(c: Culprit) -> str:
     """One sentence: "log(0) at step 156, in sample 30 of the batch: 16 of the 512 values that log received are 0"."""
     met = incident(c)
     what = met.name if met else _in_general(c)
-    at = f" at step {c.step}" if c.step is not None else ""
+    at = f" at step {c.step}" if c.step is not None and RATE not in c.tensor else ""
     samples = samples_of(c)
     return f"{what}{at}{f', in {samples}' if samples else ''}{f': {met.detail}' if met else ''}"
 
 
 def _in_general(c: Culprit) -> str:
-    """Operator and kind of value, where only these are known."""
+    """Operator and kind of value, where only these are known; how the learning rate rose, where that is the cause."""
+    if (rise := c.tensor.get(RATE)) is not None:
+        return str(rise)
     out: Stats = c.tensor.get("output") or {}
     kinds = [kind for kind in ("nan", "inf") if out.get(kind)]
     if c.phase == "forward" and c.op and kinds:

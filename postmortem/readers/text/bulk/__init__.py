@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MANY = 48
 """The fewest rows of one layout that are worth reading by columns."""
-MOST_LAYOUTS, MOST_SKELETONS, MOST_VARIANTS = 50_000, 20_000, 64
+MOST_LAYOUTS, MOST_SKELETONS, MOST_VARIANTS = 50_000, 20_000, 256
 STRANGERS, SAMPLE, STRETCH, LONGEST_STRETCH = 4_096, 256, 1_024, 131_072
 """After STRANGERS consecutive rows with no shared template, scan STRETCH rows with the simple pattern, then parse
 SAMPLE rows fully to see whether that still pays. As long as it does, the next stretch is twice as long."""
@@ -136,35 +136,39 @@ class Bulk:
         self, rows: Rows, family: Family, group: NDArray[np.intp], words: NDArray[np.uint64], out: Ordered
     ) -> NDArray[np.intp]:
         """Read rows of one family; return those that must be read one at a time."""
-        left = np.ones(len(group), bool)
         slow = []
-        for turn in range(MOST_VARIANTS):
-            if turn == len(family.layouts):
-                if np.count_nonzero(left) < FEW or self.n_layouts >= MOST_LAYOUTS:
-                    break
-                row = rows.bytes(int(group[np.argmax(left)]))
-                family.layouts.append(RowLayout(self._template(row), row))
-                self.n_layouts += 1
-            layout = family.layouts[turn]
-            here = layout.named(words, left)
-            left = left & ~here
-            where, mine = _only(here, group, words)
+        variants = family.by_names(words)
+        left = sum(len(here) for names, here in variants if names not in family.layouts)
+        for names, here in variants:
+            where = group[here]
+            layout = family.layouts.get(names)
+            if layout is None and left >= FEW and len(family.layouts) < MOST_VARIANTS:
+                layout = self._new_layout(family, names, rows.bytes(int(where[0])))
+                left -= len(here)
+            if layout is None:
+                slow.append(where)
+                continue
             template = layout.template
             if not template.pure or (template.row is not None and len(where) < MANY):
                 slow.append(where)
-            elif len(where):
-                if template.row is not None:
-                    found, values = layout.read(mine)
-                    out.put(where, found, template.codes, values)
-                self.parser.count(template, len(where))
-                if template.hide:
-                    rows.hidden[where] = True
-                else:
-                    self.loud.append(where[: max(0, LOUD - template.loud)])
-                    template.loud += len(where)
-            if not left.any():
-                break
-        return np.concatenate([*slow, group[left]])
+                continue
+            if template.row is not None:
+                found, values = layout.read(words if len(here) == len(words) else words.take(here, 0))
+                out.put(where, found, template.codes, values)
+            self.parser.count(template, len(where))
+            if template.hide:
+                rows.hidden[where] = True
+            else:
+                self.loud.append(where[: max(0, LOUD - template.loud)])
+                template.loud += len(where)
+        return np.concatenate([*slow, group[:0]])
+
+    def _new_layout(self, family: Family, names: tuple[int, ...], row: bytes) -> RowLayout | None:
+        if self.n_layouts >= MOST_LAYOUTS:
+            return None
+        self.n_layouts += 1
+        family.layouts[names] = RowLayout(self._template(row), row)
+        return family.layouts[names]
 
     def _template(self, row: bytes) -> Template:
         skeleton = RUN.sub(b"0", row)

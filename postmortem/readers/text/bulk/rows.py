@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from postmortem.readers.text.lines.own_texts import OwnTexts
 
 _OWN = OWN.encode()
+_LONGEST_SHOWN = 1 << 20
+"""Bytes of the longest line that is shown whole; of a longer one, each row is cut."""
 _VERSIONED = b'{\n  "schema_version": '
 _ANSWER = re.compile(rb'^\{\n  "schema_version": \d+,\n(?: [^\n]*+\n)*+\}$', re.MULTILINE)
 """What `--format json` prints."""
@@ -61,7 +63,7 @@ class Rows:
             end = int(self.start[row] + self.length[row])
             self.length[row] = at - self.start[row]
             found, at = found + 1, self.padded.find(_OWN, end, self.size)
-        for answer in _ANSWER.finditer(self.padded, 0, self.size) if _VERSIONED in self.padded else ():
+        for answer in _ANSWER.finditer(self.padded, 0, self.size) if self._has_answer() else ():
             first, last = np.searchsorted(self.start, answer.span())
             self.length[first:last] = 0
             found += int(last - first)
@@ -69,6 +71,12 @@ class Rows:
             found += int(np.count_nonzero(self.length[first:last]))
             self.length[first:last] = 0
         return found
+
+    def _has_answer(self) -> bool:
+        """Whether a row is only the brace that opens what `--format json` prints."""
+        opens = np.flatnonzero(self.length == 1)
+        opens = opens[np.frombuffer(self.padded, np.uint8)[self.start[opens]] == ord("{")]
+        return any(self.padded.startswith(_VERSIONED, start) for start in self.start[opens].tolist())
 
     def bytes(self, i: int) -> bytes:
         """The bytes of row `i`, without its line end."""
@@ -121,11 +129,27 @@ class Rows:
             return
         line = self.line[rows]
         cuts = np.flatnonzero(line[1:] != line[:-1]) + 1
-        for a, b in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
-            first, last = int(rows[a]), int(rows[b - 1])
-            if last - first == b - 1 - a and self.start[last] + self.length[last] - self.start[first] < 1 << 20:
-                text = self.padded[int(self.start[first]) : int(self.start[last] + self.length[last])]
+        first, last = np.append(0, cuts), np.append(cuts, len(rows)) - 1
+        whole = rows[last] - rows[first] == last - first
+        whole &= self.start[rows[last]] + self.length[rows[last]] - self.start[rows[first]] < _LONGEST_SHOWN
+        goes_on = whole[1:] & whole[:-1] & (rows[first[1:]] == rows[last[:-1]] + 1) & (self.own == 0)
+        cuts = np.flatnonzero(~goes_on) + 1
+        for a, b in zip([0, *cuts.tolist()], [*cuts.tolist(), len(first)], strict=True):
+            mine = rows[first[a] : last[b - 1] + 1]
+            end = int(self.start[mine[-1]] + self.length[mine[-1]])
+            if whole[a]:
+                text = self.padded[int(self.start[mine[0]]) : end]
             else:
-                text = b"\r".join(self.bytes(int(i))[:LONGEST_ROW] for i in rows[a:b])
-            if int(self.start[last] + self.length[last]) < self.size or text:
-                yield int(line[a]), text_of(text)
+                text = b"\r".join(self.bytes(i)[:LONGEST_ROW] for i in mine.tolist())
+            if end == self.size and text[-1:] in (b"", b"\n"):  # no line begins there
+                text, b = text[:-1], b - 1
+            if b > a:
+                yield from zip(line[first[a:b]].tolist(), _texts_of(text), strict=True)
+
+
+def _texts_of(lines: bytes) -> list[str]:
+    """The texts of lines, each in UTF-8 or Latin-1."""
+    try:
+        return lines.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        return [text_of(line) for line in lines.split(b"\n")]

@@ -284,12 +284,18 @@ def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:
 
 
 class Family:
-    """Rows of one length that differ only in their digits; its `layouts` differ in the digits of names."""
+    """Rows of one length that differ only in their digits; its `layouts` differ in the digits of names.
 
-    __slots__ = ("_slack", "_zeros", "layouts")
+    A layout is known by the words with these digits: the columns `_named` under the masks `_masks`.
+    """
+
+    __slots__ = ("_masks", "_named", "_slack", "_zeros", "layouts")
 
     def __init__(self, row: bytes) -> None:
-        self.layouts: list[RowLayout] = []
+        self.layouts: dict[tuple[int, ...], RowLayout] = {}
+        masks = _digits_of_names(row)
+        self._named = np.flatnonzero(masks)
+        self._masks = masks[self._named]
         raw = np.frombuffer(row, np.uint8)
         digits = (raw >= 48) & (raw < 58)
         padding = np.zeros((len(row) // 8 + 2) * 8 - len(row), np.uint8)
@@ -309,33 +315,50 @@ class Family:
                 alike[rows][np.flatnonzero(other) // width] = False
         return alike
 
+    def by_names(self, words: NDArray[np.uint64]) -> list[tuple[tuple[int, ...], NDArray[np.intp]]]:
+        """The rows uint64[n, w] of the family by the digits of their names: the key in `layouts`, and indices.
+
+        In the order of their first rows.
+        """
+        if not len(self._named) or not len(words):
+            return [((), np.arange(len(words)))]
+        named = words[:, self._named] & self._masks
+        keys = hashes(named)
+        short = (keys >> np.uint64(48)).astype(np.uint16)  # so few bits are sorted by radix, five times as fast
+        order = np.argsort(short, kind="stable")
+        cuts = _changes(named[order])
+        if len(cuts) > np.count_nonzero(np.diff(short[order])):  # two names with the same bits
+            order = np.argsort(keys, kind="stable")
+            cuts = _changes(named[order])
+        groups = np.split(order, cuts)
+        first = order[np.append(0, cuts)]
+        return [(tuple(named[first[i]].tolist()), groups[i]) for i in np.argsort(first).tolist()]
+
+
+def _digits_of_names(row: bytes) -> NDArray[np.uint64]:
+    """A mask of the digits that belong to a name, for each word of a row."""
+    raw = np.frombuffer(row.ljust(-(-len(row) // 8) * 8, b"\0"), np.uint8)
+    mask = np.where((raw >= 48) & (raw < 58), np.uint8(255), np.uint8(0))
+    for start, end in runs_of(row):
+        mask[start:end] = 0
+    return mask.view("<u8")
+
+
+def _changes(rows: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """The indices of rows uint64[n, k] that differ from the one before them."""
+    changes: NDArray[np.intp] = np.flatnonzero((rows[1:] != rows[:-1]).any(axis=1)) + 1
+    return changes
+
 
 class RowLayout:
-    """Rows of one skeleton and one length whose runs of digits are at the same columns, `runs`.
+    """Rows of one skeleton and one length whose runs of digits are at the same columns, `runs`."""
 
-    `names` are the digits of names, which must be equal: (index of the word, mask, the word under the mask).
-    """
-
-    __slots__ = ("names", "row", "runs", "template")
+    __slots__ = ("row", "runs", "template")
 
     def __init__(self, template: Template, row: bytes) -> None:
         self.template = template
         self.row = row
         self.runs = runs_of(row)
-        inside = np.zeros(len(row), bool)
-        for start, end in self.runs:
-            inside[start:end] = True
-        raw = np.frombuffer(row.ljust(-(-len(row) // 8) * 8, b"\0"), np.uint8)
-        mask = np.where((raw >= 48) & (raw < 58), np.uint8(255), np.uint8(0))
-        mask[: len(row)][inside] = 0
-        masks, bytes_ = mask.view("<u8"), raw.view("<u8")
-        self.names = [(int(i), masks[i], bytes_[i] & masks[i]) for i in np.flatnonzero(masks)]
-
-    def named(self, words: NDArray[np.uint64], which: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of these rows of the family also have the same digits in names."""
-        for column, mask, wanted in self.names:
-            which = which & ((words[:, column] & mask) == wanted)
-        return which
 
     def read(self, words: NDArray[np.uint64]) -> tuple[dict[str, Any], list[Any]]:
         """Read n rows, given as uint64[n, w] with a spare word at the end.

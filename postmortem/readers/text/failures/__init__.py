@@ -54,8 +54,8 @@ def find_events(
     scanner = Scanner()
     if code_lines is not None:
         scanner.code_lines = code_lines
-    announced = Announcements()
-    scanner.read(announced.watch(lines))
+    scanner.read(lines)
+    announced = scanner.announced
     progress = scanner.progress
     failures = fold(soften(scanner.close(), progress.training), scanner.found.dropped)
     enrich(failures, scanner.ranks, scanner.world_size)

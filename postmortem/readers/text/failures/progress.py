@@ -52,6 +52,8 @@ _PATIENCE_USED_UP = re.compile(
             r"\b(?:[Rr]estor|[Ll]oad|[Rr]evert|[Rr]oll)(?:ing|ed) (?:\w{1,12} ){0,3}best\b",
             r"\b[Ee]arly[- ]?[Ss]topp(?:ing|er)\W{1,4}[Ss]top(?:ping|ped)? (?:the )?train|\b[Ss]topped early\b"
             r"|\b[Ee]arly[- ]?[Ss]topped (?:at|after|in) ",
+            r"\b[Ee]arly[- _]?[Ss]top(?:ping)?\W{1,3}(?:triggered|activated|(?:at|@|in) (?:epoch|step|iter)\w*\W{1,2}\d"
+            r"|after (?:epoch )?\d{1,9}(?: \w{1,12})?\W{1,3}[Nn]o improve)",
             r"(?:\b[Pp]atience|\b[Nn]o improvement|(?:not|n't) improve)[^;]{0,80}\W(?<!before )(?<!until )(?<!arly )"
             r"(?:[Ee]arly[- ]stopp|[Ss]topp|[Tt]erminat|[Ee]nd)ing\b(?! (?:rate|in \d|if|when|counter))",
             r"Restoring model weights from the end of the best epoch",
@@ -117,6 +119,8 @@ _COUNTED = 4 * AFTER_COMPLETION
 _SAME_PLACE = 20
 """Lines within which the same completion line, printed by several ranks, counts as one."""
 _MOST_COMPLETIONS = 1000
+_MOST_SHAPES = 4096
+_ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
 
 
 @dataclass(slots=True)
@@ -143,6 +147,8 @@ class Progress:
         self.training = 0
         self.ordinary = 0
         self._counted_from: int | None = None
+        self._shapes: dict[bytes, bool] = {}
+        """Whether lines look like training output, by their beginnings with all digits replaced by 0."""
         self._completions: dict[str, Completion] = {}
 
     @property
@@ -163,7 +169,14 @@ class Progress:
 
     def count(self, text: str) -> None:
         """Counts the bytes of a line if it looks like training output."""
-        if _TRAINING.search(text[:400]) is not None:
+        begin = text[:400]
+        shape = begin.encode("utf-8", "surrogatepass").translate(_ONE_DIGIT)
+        trains = self._shapes.get(shape)
+        if trains is None:
+            trains = _TRAINING.search(begin) is not None
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes[shape] = trains
+        if trains:
             self.training += min(len(text), 4096) + 1
 
     def complete(self, line: int, text: str, template: str) -> None:

@@ -19,7 +19,7 @@ from postmortem.readers.text.failures.prefilter import Prefilter
 from postmortem.readers.text.failures.progress import COMPLETED_ANCHORS, Completion, Progress
 from postmortem.readers.text.failures.tracebacks import HEADER, TracebackReader
 from postmortem.readers.text.lines.prefixes import Prefix, labelled, peel
-from postmortem.readers.text.steps.announced_length import ANNOUNCED
+from postmortem.readers.text.steps.announced_length import ANNOUNCED, Announcements
 from postmortem.signatures import CATALOGUE, Signature
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ class Scanner:
     def __init__(self) -> None:
         self.found = Occurrences()
         self.progress = Progress()
+        self.announced = Announcements()
         self.attempts = Attempts()
         self.ranks: set[int] = set()
         self.world_size = 0
@@ -193,7 +194,9 @@ class Scanner:
         lines_left = chain(sample, stream)
         while batch := list(islice(lines_left, _BATCH)):
             texts = [text for _, text in batch]
-            self._batch(batch, texts, set(anchors.lines_with(texts)))
+            anchored = anchors.lines_with(texts)
+            self.announced.watch(batch, anchored)
+            self._batch(batch, texts, set(anchored))
             self._recent = (self._recent + texts)[-_BATCH:]
 
     def last_is_cut(self) -> bool:

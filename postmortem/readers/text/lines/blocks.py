@@ -18,6 +18,7 @@ from postmortem.core.model import Problem
 from postmortem.core.progress import progressed
 from postmortem.readers.shared.decode import FOUR_NULS, leading_nul_problem, leading_nuls, nul_problem, wide_encoding
 from postmortem.readers.shared.open_end import CUT, NOT_USED, last_line, without_last_number
+from postmortem.readers.text.lines.escapes import ESC, ESCAPES, without_colours, without_escapes
 from postmortem.readers.text.lines.json_envelopes import content_key, unwrapped
 
 if TYPE_CHECKING:
@@ -41,12 +42,9 @@ _TAIL = 8192
 """Bytes before an unterminated last line that it is compared with."""
 
 _ROW_ENDS = re.compile(rb"[\r\n]+")
-_MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
-"""The cursor moves to another line, or the screen is cleared: a new row starts."""
-_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _OF_A_WORKER = re.compile(rb"(encountered in worker\.[^\n\0]{0,100}\n)\0")
 """What torch's handler of signals writes when a data-loader worker dies: the NUL that ends the string comes with it."""
-_NUL, _BACKSPACE, _LF, _CR, _ESC = 0, 8, 10, 13, 27
+_NUL, _BACKSPACE, _LF, _CR = 0, 8, 10, 13
 _HOLES = re.compile(rb"\0+")
 _BACKSPACES = re.compile(rb"\x08+")
 
@@ -156,7 +154,7 @@ class Lines:
     def _without_cut_number(self, data: bytes) -> bytes:
         """The unterminated end of a file without a last number that may be truncated, which is reported."""
         rows = _ROW_ENDS.split(self.tail + data)
-        last, before = text_of(_ESCAPES.sub(b"", rows[-1])), [text_of(row) for row in rows[:-1]]
+        last, before = text_of(ESCAPES.sub(b"", rows[-1])), [text_of(row) for row in rows[:-1]]
         state = last_line(last, before)
         if state == "whole":
             return data
@@ -179,10 +177,17 @@ class Lines:
     def _block(self, data: bytes, size: int) -> Block:
         """The block of the first `size` of these bytes, cleaned of what is not text. The bytes after them are spare."""
         unclean = size > 2 * BLOCK and b"\0" in data  # a long hole: positions of its NULs take eight times its size
+        unclean = unclean or (self.size == 0 and data.startswith(codecs.BOM_UTF8))
         if not unclean:
             at, control = _controls(data, size)
-            unclean = bool(control[_NUL] or control[_ESC] or control[_BACKSPACE])
-        if unclean or (self.size == 0 and data.startswith(codecs.BOM_UTF8)):
+            unclean = bool(control[_NUL] or control[_BACKSPACE])
+        if not unclean and control[ESC]:
+            plain = without_colours(data, size, at)
+            if plain is not None:
+                data, size, at = plain
+                control[ESC] = 0
+            unclean = plain is None
+        if unclean:
             data = self._cleaned(data[:size])
             size = len(data)
             data += _SPARE
@@ -206,7 +211,7 @@ class Lines:
             offset = self.size + start
             self.problems.append(nul_problem(str(self.path), nuls, offset, line, places=places, at_end=at_end))
         if b"\x1b" in data:
-            data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
+            data = without_escapes(data)
         if b"\x08" in data:
             data = _BACKSPACES.sub(_backspace, data)
         return data if self.size else data.removeprefix(codecs.BOM_UTF8)
@@ -216,8 +221,8 @@ def _controls(data: bytes, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp
     """Positions of control characters up to escape, including tabs, and the number of each."""
     buffer = np.frombuffer(data, np.uint8, size)
     pieces = range(0, max(size, 1), _PIECE)
-    at = np.concatenate([np.flatnonzero(buffer[start : start + _PIECE] <= _ESC) + start for start in pieces])
-    return at, np.bincount(buffer[at], minlength=_ESC + 1)
+    at = np.concatenate([np.flatnonzero(buffer[start : start + _PIECE] <= ESC) + start for start in pieces])
+    return at, np.bincount(buffer[at], minlength=ESC + 1)
 
 
 def _backspace(match: re.Match[bytes]) -> bytes:

@@ -18,7 +18,7 @@ from postmortem.core.stats import median
 from postmortem.readers.text.steps.row_store import BAR, EVALUATION, FRACTIONAL, NO_STEP, SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -53,17 +53,18 @@ _EPOCHS = re.compile(
 
 @dataclass(slots=True)
 class Announcements:
-    """Reads the plan from lines that pass through; None if none was announced."""
+    """The plan as lines announce it; None if none was announced."""
 
     steps: int | None = None
     epochs: int | None = None
 
-    def watch(self, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-        """Look for a plan in the lines and pass them on unchanged."""
-        for number, text in lines:
+    def watch(self, lines: Sequence[tuple[int, str]], anchored: Sequence[int]) -> None:
+        """Look for a plan in lines, in order. Those with an anchor of the prefilter, `ANNOUNCED` among them, are
+        `anchored`, by their indices; others count near the beginning only."""
+        for i in range(len(lines)) if lines[0][0] <= _SOON else anchored:
+            number, text = lines[i]
             if number <= _SOON or any(words in text for words in ANNOUNCED):
                 self._look(text[:20_000])
-            yield number, text
 
     def _look(self, text: str) -> None:
         low = text.lower()
