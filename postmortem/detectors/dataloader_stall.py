@@ -91,7 +91,7 @@ class DataloaderStall(BaseDetector):
             return  # loading time says that it is not the loader; row times hold evaluations and checkpoints
         timing = steps[0]
         slow = self._slow(timing.cost) & ~interrupted(view, timing.series) & ~_computing(view, timing)
-        slow &= ~_new_level(timing.cost)
+        slow &= ~_new_level(timing.cost, slow)
         if _negligible(timing, slow) or slow[~opens(view, timing.series)].sum() < 0.2 * slow.sum():
             return
         if finding := self._judge(view, timing.series, timing.cost, slow, lasting=False):
@@ -200,12 +200,13 @@ def _computing(view: View, timing: Timing) -> NDArray[np.bool_]:
     return computing
 
 
-def _new_level(cost: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """True at rows after which the fifth of the run that follows takes as long: not a stall, but throughput-drop."""
-    n = max(10, len(cost) // 5)
-    after = trailing_median(cost[::-1], n)[::-1]
-    lasting: NDArray[np.bool_] = after > 0.5 * cost
-    return lasting
+def _new_level(cost: NDArray[np.float64], slow: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """True at slow rows after which nearly all rows of the next fifth take as long: throughput-drop, not a stall."""
+    n, found = max(10, len(cost) // 5), np.zeros(len(cost), bool)
+    for at in np.flatnonzero(slow).tolist():
+        after = cost[at + 1 : at + 1 + n]
+        found[at] = len(after) >= 5 and quantile(after, 0.1) > 0.5 * cost[at]
+    return found
 
 
 def _lasting_from(slow: NDArray[np.bool_], rows: NDArray[np.intp]) -> int:
