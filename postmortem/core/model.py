@@ -13,6 +13,10 @@ from typing import Any, Literal
 from postmortem.core.display import as_html
 
 SCHEMA_VERSION = 1
+GROWTH = "growth"
+"""Key in `Culprit.tensor`: the growth of the loss that ended in the fault, in one sentence."""
+RATE = "learning_rate"
+"""Key in `Culprit.tensor`: how the learning rate rose, where that is the cause, in one sentence."""
 
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["failed", "suspect", "healthy", "not-judged"]

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.crash import Reason, crash_of, to_look_for, with_reasons
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
-_PROCESS = re.compile(r"Process (\d+) has (\d+(?:\.\d+)?) (\w+) memory in use")
+_PROCESS = later(r"Process (\d+) has (\d+(?:\.\d+)?) (\w+) memory in use")
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _FIRST_STEPS = 2
 _PARTS = 5

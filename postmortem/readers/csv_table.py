@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.progress import progressed
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
@@ -18,7 +19,7 @@ from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import is_blank, written_number
 from postmortem.readers.shared.long_rows import LongRows
-from postmortem.readers.shared.open_end import CUT, NOT_USED, last_number
+from postmortem.readers.shared.open_end import CUT, NO_END, NOT_USED, last_number
 from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import EPOCHS, counter_names, plain
 
@@ -32,7 +33,7 @@ _COMPARED = 20
 """Rows whose last cell is compared with that of a last line without a line end."""
 _AT_ONCE = 8192
 """Rows of plain numbers that are read together."""
-_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_COMMA = later(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _POINT = re.compile(r"\d\.\d")
 _MONITOR = {"r", "l", "t"}
 """Columns of Gym's Monitor: reward, length and time of each episode."""
@@ -183,6 +184,7 @@ class _File:
         """The cells of a last line without a line end, without the last one if that may be cut, which is reported."""
         state = last_number(cells[-1], self.last_cells)
         if state == "whole" and (cells[-1] or "" in self.last_cells):
+            self.reading.notes.append(NO_END)
             return cells
         what, lost = (CUT, "its last cell") if state == "cut" else (NOT_USED, "")
         kept = f"{len(self.table)} rows before it"

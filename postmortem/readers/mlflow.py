@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from postmortem.core.errors import described
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.points import PointsBuilder
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Ended
     from postmortem.readers import Content
 
-_KEY = re.compile(r"^(\w+):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_KEY = later(r"^(\w+):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _ENDS: dict[str, Ended] = {"1": "running", "3": "completed", "4": "crashed", "5": "killed"}
 """RunStatus of MLflow's service.proto; 2 is a run that has not begun."""
 _FOLDERS = ("metrics", "params", "tags")

@@ -10,6 +10,7 @@ import numpy as np
 
 from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.reading import Reading
 from postmortem.core.skipped import Skip
 from postmortem.readers import reader
@@ -26,7 +27,7 @@ _CONFIG = (
     *("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "train_batch_size"),
     *("best_model_checkpoint", "best_metric", "best_global_step", "trial_name"),
 )
-_SCALAR = re.compile(
+_SCALAR = later(
     r'"(\w+)"\s*:\s*(-?(?:0|[1-9]\d{0,300})(?:\.\d+)?(?:[eE][+-]?\d+)?|"[^"\\\x00-\x1f]*"|null|true|false)\s*[,}]'
 )
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from postmortem.attach.growth.explained import explained
 from postmortem.attach.steps import matched
-from postmortem.core.culprit import GROWTH, Culprit
+from postmortem.core.culprit import Culprit
+from postmortem.core.model import GROWTH
 from postmortem.core.printable import number
 from postmortem.replay.roll.level import leaves_level
 from postmortem.replay.roll.sought import Sought, sought_of

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from postmortem.core.model import Finding
+from postmortem.core.patterns import later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 Damage = Literal["truncated", "corrupt", "unreadable", "none"]
-_UNREADABLE = re.compile(
+_UNREADABLE = later(
     r"cannot be (read|opened)|permission|not (a|an) \w+ (file|database)|unreadable|nothing (readable|could be read)",
     re.I,
 )
-_TRUNCATED = re.compile(
+_TRUNCATED = later(
     r"\bcut\b|truncat|ends? (inside|in the middle|within|before|early)|incomplete|unfinished|unexpected end|stops in",
     re.I,
 )

@@ -47,7 +47,9 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int, size: 
     `kind` is what the file should be ("an event file"), `records` the number of records that were read, `size` the
     number of bytes of the file.
     """
-    if not records and damage and not all(d.cut for d in damage):
+    if not damage:
+        return []
+    if not records and not all(d.cut for d in damage):
         what = f"not {kind}: it contains no valid record"
         return [Problem(path=path, offset=0, what=what, kept="nothing", lost=_bytes(damage))]
     kept = f"{records} {'record' if records == 1 else 'records'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 KIND = "tensorboard"
 _LAYOUTS = RowLayouts({})
 """Shared by all files: runs of one project log the same rows."""
+_NONE = tuple(np.empty(0, kind) for kind in (np.int64, np.int32, np.int64, np.float64, np.float64))
+"""The columns of no points."""
 _WALL_TIME, _VERSION = 1 << 3 | 1, b"\x1a\rbrain.Event:2"
 """The first record of a file: the key of its wall time, and what follows the wall time."""
 _MOST_TEXT = 1 << 22
@@ -87,7 +90,9 @@ class Following:
     def read(self) -> Reading:
         if not all(damage.cut for damage in self._file.damage):
             self._file = EventFile(self._file.path)
-        return self._file.read()
+        reading = self._file.read()
+        reading.points = reading.points.chosen(np.ones(len(reading.points), bool))  # a copy: those of the file go on
+        return reading
 
 
 class EventFile:
@@ -110,9 +115,9 @@ class EventFile:
     def read(self) -> Reading:
         """All that the file holds. Called again after bytes were appended, it reads only these."""
         patterns = ScalarPatterns(self.code_of)
-        whole = self.path.stat().st_size
-        _LAYOUTS.opened(whole)
         with self.path.open("rb") as stream:
+            whole = os.fstat(stream.fileno()).st_size
+            _LAYOUTS.opened(whole)
             stream.seek(self.resumed_at())
             self.damage.clear()
             for batch in batches(stream, self.damage, _LAYOUTS):
@@ -123,9 +128,8 @@ class EventFile:
             self.size = stream.tell()
         if len(self.parts) > 1:
             self.parts = [[np.concatenate(column) for column in zip(*self.parts, strict=True)]]
-        reading = Reading(source=KIND, path=str(self.path), points=self.points())
-        reading.skipped = Skips(self.skipped)
-        reading.config = dict(self.config)
+        points, skipped = self.points(), Skips(self.skipped)
+        reading = Reading(source=KIND, path=str(self.path), points=points, skipped=skipped, config=dict(self.config))
         reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, self.size)
         if not self.size:
             reading.problems = [
@@ -145,10 +149,10 @@ class EventFile:
         return reading
 
     def points(self) -> Points:
-        """The scalars that were read up to now."""
+        """The scalars that were read up to now. Their columns are those of the file."""
         tags = [tag.decode("utf-8", "replace") for tag in self.codes]
         if self.parts and len({*tags}) == len(tags):
-            code, step, value, wall_time = (column.copy() for column in self.parts[0])
+            code, step, value, wall_time = self.parts[0]
             return Points(tags, code, step, value, wall_time, np.full(len(code), -1, np.int16))
         builder = PointsBuilder()  # joins tags that are one once decoded
         if self.parts:
@@ -183,14 +187,14 @@ class EventFile:
         """The scalars of all rows of one layout; those with a wrong checksum are parsed one by one."""
         one = found[0] if len(found) == 1 else None
         fields = layout.fields(one.difference if one else np.concatenate([rows.difference for rows in found]))
-        begin = np.concatenate([rows.at + np.arange(len(rows.difference)) * layout.size for rows in found])
-        at = begin[:, None] + layout.start
+        begins = [rows.at + np.arange(len(rows.difference)) * layout.size for rows in found]
+        at = (begins[0] if one else np.concatenate(begins))[:, None] + layout.start
         intact: Any = slice(None)
-        if not fields.intact.all():
+        if fields.intact is not None:
             intact = fields.intact
             damaged = [(int(at[i, j]), int(layout.length[j])) for i, j in np.argwhere(~intact)]
             yield _columns(row for start, length in damaged for row in self.parse(start, length, batch))
-        code = np.array([self.code_of(tag) for tag in layout.tags], np.int32)[layout.tag]
+        code = np.array([self.code_of(tag) for tag in layout.tags], np.int32).take(layout.tag)
         self.plugins.update(layout.plugins)
         columns = (at, code[None].repeat(len(at), axis=0), fields.step, fields.value, fields.wall_time)
         part = tuple(column[intact].ravel() for column in columns)
@@ -277,7 +281,9 @@ def _by_layout(found: list[Rows]) -> Iterable[tuple[RowLayout, list[Rows]]]:
 
 def _columns(points: Iterable[_Point]) -> _Columns:
     """Points as columns."""
-    at, code, step, value, wall_time = zip(*points, strict=True) if (points := list(points)) else ((),) * 5
+    if not (points := list(points)):
+        return _NONE
+    at, code, step, value, wall_time = zip(*points, strict=True)
     return (
         np.array(at, np.int64),
         np.array(code, np.int32),
@@ -292,7 +298,7 @@ def _in_order(parts: list[_Columns]) -> list[NDArray[Any]]:
     if len(parts) == 1:
         return [*parts[0][1:]]
     parts.sort(key=lambda part: part[0][0])
-    at, *columns = (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else _columns(())
+    at, *columns = (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else _NONE
     if all(before[0][-1] < after[0][0] for before, after in pairwise(parts)):
         return columns
     order = np.argsort(at, kind="stable")

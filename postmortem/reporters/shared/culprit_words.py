@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.culprit import GROWTH, RATE
+from postmortem.core.model import GROWTH, RATE
 from postmortem.core.printable import number
 from postmortem.reporters.shared.what_happened import incident
 

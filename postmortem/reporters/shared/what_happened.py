@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postmortem.core.culprit import RATE
+from postmortem.core.model import RATE
 from postmortem.core.printable import listed, number
 
 if TYPE_CHECKING:

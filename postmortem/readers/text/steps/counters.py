@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from postmortem.core.distinct import distinct, occurrences
+from postmortem.core.distinct import distinct
 from postmortem.core.roles import role_of
 from postmortem.core.stats import median
 from postmortem.readers.text.records.record import Trust
@@ -145,7 +145,7 @@ def _kinds(draft: Draft) -> NDArray[np.int64]:
     first = np.full(len(rows), len(draft.tags), np.int64)
     filled = np.flatnonzero(rows["count"] > 0)
     first[filled] = draft.codes[cells.end[filled] - rows["count"][filled]]
-    kind: NDArray[np.int64] = family(rows) * (len(draft.tags) + 1) + first
+    kind: NDArray[np.int64] = family(rows).astype(np.int64) * (len(draft.tags) + 1) + first
     total = rows["total"]
     if (total > 0).any():  # else the numbers are small, see `_distinct`
         kind = (kind << 32) | np.maximum(total, 0)  # see MOST_TAGS and the type of the total
@@ -155,8 +155,9 @@ def _kinds(draft: Draft) -> NDArray[np.int64]:
 def _distinct(kind: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
     """The kinds that occur, and how often. Small numbers are counted, as sorting long columns is slow."""
     if kind.max(initial=0) >= _SMALL:
-        kinds, _, count = occurrences(kind)
-        return kinds, count
+        kind = np.sort(kind)
+        starts = np.append(0, np.flatnonzero(kind[1:] != kind[:-1]) + 1)
+        return kind[starts], np.diff(np.append(starts, len(kind)))
     count = np.bincount(kind)
     kinds = np.flatnonzero(count)
     return kinds, count[kinds]

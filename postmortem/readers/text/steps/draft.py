@@ -123,12 +123,16 @@ def last_states(rows: StoredRows) -> NDArray[np.bool_]:
     keep = np.ones(len(rows), bool)
     bars = np.flatnonzero(rows["flags"] & BAR)
     if len(bars) > 1:
-        bars = bars[np.argsort(rows["rank"][bars], kind="stable")]
         bars = bars[rows["count"][bars] > 0]
-        a, b = rows[bars[:-1]], rows[bars[1:]]
-        same = (a["rank"] == b["rank"]) & (a["step"] == b["step"]) & (a["total"] == b["total"])
-        same &= (a["epoch"] == b["epoch"]) | (np.isnan(a["epoch"]) & np.isnan(b["epoch"]))
-        keep[bars[:-1][same & (b["count"] >= a["count"])]] = False
+        rank = rows["rank"][bars]
+        if (rank[1:] != rank[:-1]).any():
+            bars = bars[np.argsort(rank, kind="stable")]
+        same = np.ones(max(len(bars) - 1, 0), bool)
+        for name in ("rank", "step", "total", "epoch"):
+            column = rows[name][bars]
+            same &= (column[1:] == column[:-1]) | ((column[1:] != column[1:]) & (column[:-1] != column[:-1]))
+        count = rows["count"][bars]
+        keep[bars[:-1][same & (count[1:] >= count[:-1])]] = False
     return keep
 
 

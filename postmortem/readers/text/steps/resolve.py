@@ -146,8 +146,9 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
     """Steps that rows name; other rows have the last one named before."""
     step = at_row
     whole = whole_epochs(draft.epoch)
-    early = np.flatnonzero((step == NO_STEP) & whole & _scored(draft))  # an evaluation before the first step
-    if len(early):
+    early = np.flatnonzero((step == NO_STEP) & whole)
+    if len(early):  # an evaluation before the first step
+        early = early[_scored(draft)[early]]
         step = step.copy()
         step[early] = draft.epoch[early].astype(np.int64)
     step = _evaluated_first(draft, exact, step)
