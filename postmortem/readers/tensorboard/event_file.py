@@ -133,7 +133,13 @@ class EventFile:
         reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, self.size)
         if not self.size:
             reading.problems = [
-                Problem(path=reading.path, offset=0, what="the file is empty: its writer never flushed", kept="nothing")
+                Problem(
+                    path=reading.path,
+                    offset=0,
+                    what="the file is empty: its writer never flushed",
+                    kept="nothing",
+                    extent="file",
+                )
             ]
         elif self.records and not len(reading.points):
             reading.notes.append("an event file without scalars")
