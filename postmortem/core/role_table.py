@@ -53,6 +53,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"|(^|[ /])(best|lowest) (\w+ )?(score|metric|step|epoch|r?mse|mae|nll|ppl|perplexity)|\bnum memory"),
         (None, "a count or a record of losses, not a loss",
          rf"(^|[ /]){_RECORD} (\w+ )?{LOSS}|{LOSS}( \w+)?[ /]{_OF_VALUES}$", LOSS),
+        (None, "how far a reward scatters, not the reward",
+         r"\b(rewards?|returns?|score)s? (std|stddev|sd|var|variance)$"),
         (None, "a setting",
          rf"\b(nll|b?ce|mse|mae|kl|entropy|map|iou|acc|reward|lr|learning rate|mem|memory) {_SETTING}$"
          r"|(^|/)(coef\w*|lambdas?|multipliers?)/|\b(threshold|patience)$"),
