@@ -42,7 +42,7 @@ class Samples:
         self.rows = self._listed or self._count(self._micro[0] if self._micro else batch)
         self.size = self.rows * len(self.parts) if train_step.divisible else 0
         self.can_be_dropped = True
-        """False once those at fault are known by the rows of another tensor, as graphs of whose nodes the batch is made."""
+        """False once those at fault are rows of another tensor, as graphs are where the batch holds their nodes."""
 
     def _count(self, batch: Any) -> int:
         parts = parts_of(batch)
