@@ -15,6 +15,8 @@ from postmortem.core.display import as_html
 SCHEMA_VERSION = 1
 GROWTH = "growth"
 """Key in `Culprit.tensor`: the growth of the loss that ended in the fault, in one sentence."""
+MASKED = "masked_rows"
+"""Key in `Culprit.tensor`, and in the statistics of the input of a softmax: rows that hold only -inf."""
 RATE = "learning_rate"
 """Key in `Culprit.tensor`: how the learning rate rose, where that is the cause, in one sentence."""
 
