@@ -163,8 +163,10 @@ def _course(memory: Series) -> Reason | None:
         return Reason(evidence, (_KEPT, "record allocations with torch.cuda.memory._record_memory_history()"))
     low, high = float(value.min()), float(value.max())
     if high - low <= _GROWN * abs(high):
+        same = number(low) == number(high)
+        where = f"at {number(low)}" if same else f"between {number(low)} and {number(high)}"
         evidence = (
-            f"memory use ({tag}) stays between {number(low)} and {number(high)} in all {n} values up to the failure: a "
+            f"memory use ({tag}) stays {where} in all {n} values up to the failure: a "
             "larger batch or an evaluation may explain it, a leak is not seen"
         )
         return Reason(evidence, (_SHORTER,))

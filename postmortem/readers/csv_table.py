@@ -26,6 +26,7 @@ from postmortem.readers.shared.step_column import EPOCHS, counter_names, plain
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postmortem.core.model import Extent
     from postmortem.readers import Content
 
 _MOST_REPORTED = 20
@@ -124,7 +125,9 @@ class _File:
             self.reading.skipped[Skip.CELLS] = sum(texts.values())
             self.reading.notes.append(f"text columns: {', '.join(sorted(texts))}")
         if not self.names:
-            problems.append(Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing"))
+            problems.append(
+                Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing", extent="file")
+            )
         self.reading.problems += problems + self.damaged[:_MOST_REPORTED]
         if more := self.damaged[_MOST_REPORTED:]:
             what = f"{len(more)} more lines with a wrong number of cells, starting here"
@@ -171,12 +174,20 @@ class _File:
 
     def torn(self, number: int, cells: list[str], names: list[str], *, last: bool) -> list[str]:
         """Reports a line with too few or too many cells, and returns the cells that are surely whole and in place."""
+        extent: Extent = "records"
         if last and len(cells) < len(names):
-            what, lost = CUT, f"its last {len(names) - len(cells) + 1} cells"
+            what, lost, extent = CUT, f"its last {len(names) - len(cells) + 1} cells", "cut"
         else:
             what, lost = f"{len(cells)} cells in this line, {len(names)} in the header", "the cells that do not fit"
         self.damaged.append(
-            Problem(path=str(self.path), line=number, what=what, kept=f"{len(self.table)} rows before it", lost=lost)
+            Problem(
+                path=str(self.path),
+                line=number,
+                what=what,
+                kept=f"{len(self.table)} rows before it",
+                lost=lost,
+                extent=extent,
+            )
         )
         return cells[: len(names)] if len(cells) > len(names) else cells[:-1]
 
@@ -188,7 +199,7 @@ class _File:
             return cells
         what, lost = (CUT, "its last cell") if state == "cut" else (NOT_USED, "")
         kept = f"{len(self.table)} rows before it"
-        self.damaged.append(Problem(path=str(self.path), line=number, what=what, kept=kept, lost=lost))
+        self.damaged.append(Problem(path=str(self.path), line=number, what=what, kept=kept, lost=lost, extent="cut"))
         return cells[:-1]
 
     def row(self, line: int, names: list[str], cells: list[str]) -> None:

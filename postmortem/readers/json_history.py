@@ -79,7 +79,9 @@ class JsonHistory:
         try:
             rows = _rows(json.loads(text), left_out)
         except (ValueError, RecursionError):
-            reading.problems.append(Problem(path=str(path), what="damaged JSON", kept="nothing", lost="the file"))
+            reading.problems.append(
+                Problem(path=str(path), what="damaged JSON", kept="nothing", lost="the file", extent="file")
+            )
             return reading
         table = RowTable()
         for row in rows:

@@ -87,7 +87,7 @@ def _below(folder: Path, reading: Reading) -> list[Path]:
         return sorted(file for file in folder.rglob("*") if file.is_file())
     except OSError as error:
         reading.problems.append(
-            Problem(path=str(folder), what=f"cannot be listed: {described(error)}", lost="the folder")
+            Problem(path=str(folder), what=f"cannot be listed: {described(error)}", lost="the folder", extent="file")
         )
         return []
 
@@ -96,7 +96,8 @@ def _text(file: Path, reading: Reading) -> str:
     try:
         return file.read_bytes().decode("utf-8", "replace")
     except OSError as error:
-        reading.problems.append(Problem(path=str(file), what=f"cannot be opened: {error.strerror}", lost="the file"))
+        what = f"cannot be opened: {error.strerror}"
+        reading.problems.append(Problem(path=str(file), what=what, lost="the file", extent="file"))
         return ""
 
 
@@ -106,7 +107,8 @@ def _values(file: Path, reading: Reading, tag: str) -> list[tuple[float, str, in
     *lines, last = _text(file, reading).split("\n")
     if last.strip():  # its writer ends each line
         kept = f"{len(lines)} lines before it"
-        reading.problems.append(Problem(path=str(file), line=len(lines) + 1, what=CUT, kept=kept, lost="the line"))
+        cut = Problem(path=str(file), line=len(lines) + 1, what=CUT, kept=kept, lost="the line", extent="cut")
+        reading.problems.append(cut)
     for line, text in enumerate(lines, 1):
         cells = text.split()
         if not cells:

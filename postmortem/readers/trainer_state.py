@@ -68,7 +68,9 @@ class TrainerState:
             state = _recovered(text, reading)
         if not isinstance(state, dict) or not isinstance(state.get("log_history", []), list):
             reading.problems.append(
-                Problem(path=str(path), what="not a trainer state: it has no log_history", kept="nothing")
+                Problem(
+                    path=str(path), what="not a trainer state: it has no log_history", kept="nothing", extent="file"
+                )
             )
             return reading
         _fill(reading, state)
@@ -126,6 +128,13 @@ def _recovered(text: str, reading: Reading) -> dict[str, Any]:
     lost = "the incomplete entry and everything after it" if cut else "the content around the damage"
     line = text.count("\n", 0, stop) + 1
     reading.problems.append(
-        Problem(path=reading.path, line=line, what=what, kept=f"{len(entries)} entries of log_history", lost=lost)
+        Problem(
+            path=reading.path,
+            line=line,
+            what=what,
+            kept=f"{len(entries)} entries of log_history",
+            lost=lost,
+            extent="cut" if cut else "records",
+        )
     )
     return state if key or state else {"log_history": None}

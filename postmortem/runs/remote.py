@@ -119,7 +119,7 @@ def _copied(system: Any, root: str, url: str) -> Copy:
             _copy_file(system, path, info, here, explicit=single)
         except (OSError, RuntimeError) as error:
             what = f"cannot be copied: {' '.join(str(error).split())}"
-            copy.problems.append(Problem(path=str(here), what=what, lost="the file"))
+            copy.problems.append(Problem(path=str(here), what=what, lost="the file", extent="file"))
     if left:
         what = (
             f"not copied: {len(left)} checkpoints, as {PurePosixPath(left[0]).name}; scan a copy to have them checked"

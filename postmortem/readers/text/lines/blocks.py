@@ -161,7 +161,7 @@ class Lines:
             return data
         what, lost = (CUT, "the rest of this line") if state == "cut" else (NOT_USED, "")
         self.problems.append(
-            Problem(path=str(self.path), line=self.line, what=what, kept="the lines before it", lost=lost)
+            Problem(path=str(self.path), line=self.line, what=what, kept="the lines before it", lost=lost, extent="cut")
         )
         whole = without_last_number(last)
         return data[: len(data) - len(last[len(whole) :])]  # the number is ASCII
