@@ -34,10 +34,6 @@ Cause = Literal[
 ]
 Phase = Literal["data", "parameters", "forward", "backward", "optimizer", "scaler", "layout", "none"]
 Established = Literal["cured", "observed", "inferred"]
-GROWTH = "growth"
-"""Key in `Culprit.tensor`: the growth of the loss that ended in the fault, in one sentence."""
-RATE = "learning_rate"
-"""Key in `Culprit.tensor`: how the learning rate rose, where that is the cause, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

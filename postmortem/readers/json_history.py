@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers import reader
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from postmortem.core.skipped import Skips
     from postmortem.readers import Content
 
-_LIKELY = re.compile(r'"[^"\\]{1,80}"\s{0,20}:\s{0,20}(?:\[|\{\s{0,20}"0"\s{0,20}:)\s{0,20}"?(?:[-+\d]|NaN|Inf|null)')
+_LIKELY = later(r'"[^"\\]{1,80}"\s{0,20}:\s{0,20}(?:\[|\{\s{0,20}"0"\s{0,20}:)\s{0,20}"?(?:[-+\d]|NaN|Inf|null)')
 _ROWS = re.compile(r"(?:^|:)\s{0,20}\[\s{0,20}\{")
 _LARGEST = 64 << 20
 """Bytes; a larger document is a data set, and parsing it to see whether it is a history would take seconds."""
@@ -78,7 +79,9 @@ class JsonHistory:
         try:
             rows = _rows(json.loads(text), left_out)
         except (ValueError, RecursionError):
-            reading.problems.append(Problem(path=str(path), what="damaged JSON", kept="nothing", lost="the file"))
+            reading.problems.append(
+                Problem(path=str(path), what="damaged JSON", kept="nothing", lost="the file", extent="file")
+            )
             return reading
         table = RowTable()
         for row in rows:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from postmortem.core.launched import PLACEHOLDER, resumed_command
+from postmortem.core.model import MASKED
 from postmortem.core.printable import number
 from postmortem.replay.fixes import FIXES, Advice, Scope, finite
 
@@ -71,7 +72,21 @@ def _resume(view: View | None, checkpoint: str) -> str:
 
 def advised(culprit: Culprit, view: View | None) -> list[str]:
     """What to change, without a word on the checkpoint to go on from; none where nothing is known."""
-    return _of_the_fixes(culprit, view) or list(_nothing_cured(culprit))
+    masked = list(_fully_masked(culprit))
+    return [*masked, *_of_the_fixes(culprit, view)] or list(_nothing_cured(culprit))
+
+
+def _fully_masked(culprit: Culprit) -> Iterator[str]:
+    """What to do about rows of a softmax that hold only -inf."""
+    inputs = culprit.tensor.get("inputs") or ()
+    if not any(t.get(MASKED) for t in inputs):
+        return
+    tried = culprit.tensor.get(MASKED)
+    outcome = {"finite": " (tried: the step is finite then)", "fails": " (tried: the step fails as well)"}
+    yield (
+        f"{culprit.file}:{culprit.line}: leave at least one value of each row unmasked, or set a row that is -inf from "
+        f"end to end to 0 before {culprit.op}{outcome.get(str(tried), '')}, and leave its result out of the loss"
+    )
 
 
 def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import shown
-from postmortem.core.culprit import GROWTH, RATE
+from postmortem.core.model import GROWTH, RATE
 from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import (
     actions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 from tests import warm
 
 pytest.importorskip("torch")
+
+from postmortem.attach.missing import check_given_paths
+from postmortem.core.errors import ReplayError
 
 pytestmark = pytest.mark.torch
 
@@ -121,3 +125,24 @@ def test_a_setting_that_differs_is_the_first_reason(project: Path, postmortem) -
     fidelity = json.loads(called.out)["fidelity"]
     assert (called.code, fidelity["ok"]) == (3, False), called
     assert fidelity["reasons"][0] == "another configuration: lr is 0.3 in the rerun and 0.01 in the run"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--resume", "{here}/ckpt_3.pt"], "ckpt_3.pt: no such file or folder, for --resume; did you mean"),
+        (["--load_from={here}/ckpt_3.pt"], "no such file or folder, for --load_from"),
+        (["--resume", "{here}/ckpt_4.pt"], ""),
+        (["--resume", "ckpt_3.pt"], ""),  # the program may know its folder
+        (["--out", "{here}/new.pt"], ""),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_told_before_the_start(tmp_path: Path, words: list[str], said: str) -> None:
+    """Nothing has to be started to know that."""
+    (tmp_path / "ckpt_4.pt").touch()
+    command = ["python", "train.py", *(word.format(here=tmp_path) for word in words)]
+    if not said:
+        check_given_paths(command)
+        return
+    with pytest.raises(ReplayError, match=re.escape(said)):
+        check_given_paths(command)

@@ -163,5 +163,5 @@ def test_cells_that_cannot_be_read_are_not_blank(tmp_path: Path) -> None:
     ]
     (tmp_path / "metrics.csv").write_text("step;loss;lr\n" + "\n".join(rows) + "\n")
     (run,) = postmortem.scan(tmp_path).runs
-    assert [finding.code for finding in run.findings] == ["DAT003"]
+    assert [finding.name for finding in run.findings] == ["corrupt-record"]
     assert "60 values of loss" in run.findings[0].message

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.attach.growth.course import course_of
 from postmortem.attach.growth.runs import Runs
-from postmortem.core.culprit import RATE, Culprit, Fix
+from postmortem.core.culprit import Culprit, Fix
+from postmortem.core.model import RATE
 from postmortem.core.printable import number
 from postmortem.replay.culprit.calm import departed
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.culprit import GROWTH, RATE
+from postmortem.core.model import GROWTH, MASKED, RATE
 from postmortem.core.printable import number
 from postmortem.reporters.shared.what_happened import incident
 
@@ -147,7 +147,7 @@ def statistics(tensor: dict[str, Any]) -> Iterator[tuple[str, str]]:
     The range is that of the finite values, which is said where there are others.
     """
     inputs = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())]
-    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output", GROWTH, RATE)}
+    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output", GROWTH, MASKED, RATE)}
     for name, stats in [*inputs, ("output", tensor.get("output")), ("values", other)]:
         if stats:
             of = "finite " if stats.get("nan") or stats.get("inf") else ""

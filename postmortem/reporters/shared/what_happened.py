@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postmortem.core.culprit import RATE
+from postmortem.core.model import MASKED, RATE
 from postmortem.core.printable import listed, number
 
 if TYPE_CHECKING:
@@ -57,11 +57,18 @@ def incident(c: Culprit) -> Incident | None:
     inputs: list[Stats] = list(c.tensor.get("inputs") or ())
     out: Stats = c.tensor.get("output") or {}
     op = (c.op or "").rpartition("::")[2].strip("_")
+    if c.phase == "forward" and inputs and inputs[0].get(MASKED):
+        return _all_masked(op, inputs[0])
     if c.phase != "forward" or not op or not inputs or not out or any(i.get("nan") or i.get("inf") for i in inputs):
         return None
     if op in ("div", "true_divide", "divide"):
         return _division(inputs, out)
     return _at_zero(op, inputs[0], out) or _below_zero(op, inputs[0], out) or _too_large(op, inputs[0], out)
+
+
+def _all_masked(op: str, given: Stats) -> Incident:
+    rows = f"in {given[MASKED]:,} of the {given['rows']:,} rows that {op} received every value is -inf (fully masked)"
+    return Incident(f"{op} of a fully masked row", f"{rows}, and {op} of such a row is NaN")
 
 
 def _division(inputs: list[Stats], out: Stats) -> Incident | None:

@@ -15,7 +15,7 @@ from postmortem.core.roles import role_of
 from postmortem.core.stats import median
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.steps.epochs import family
-from postmortem.readers.text.steps.row_store import EVALUATION
+from postmortem.readers.text.steps.row_store import BAR, EVALUATION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -214,6 +214,20 @@ def is_plausible(step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) 
         return True
     ranks = np.argsort(np.argsort(at, kind="stable"), kind="stable")
     return bool(np.corrcoef(ranks, np.arange(len(at)))[0, 1] > 0.5)
+
+
+def lacks_epochs(epoch: NDArray[np.float64], rows: StoredRows, main: Main) -> bool:
+    """Whether the bars start again far more often than epochs are named.
+
+    A terminal was recorded without most of the headers ``Epoch 1/20``: in which epoch the points are is not known.
+    """
+    bars = np.flatnonzero((rows["flags"] & BAR > 0) & (rows["total"] > 1) & (rows["count"] > 0))
+    if len(main.rows) < 2 * _FEW or not len(bars):
+        return False
+    total = rows["total"][bars]
+    bars = bars[total == _most_frequent(total.astype(np.int64))]
+    again = int((np.diff(rows["step"][bars]) < 0).sum())
+    return again >= 2 * places(epoch, main) + _SHOWN
 
 
 def is_finer(epoch: NDArray[np.float64], step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> bool:

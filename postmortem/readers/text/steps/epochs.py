@@ -28,6 +28,8 @@ _MOST, _CLOSE = 0.5, 0.1
 number of epochs then is one."""
 _MANY_EPOCHS = 1_000_000
 """More epochs than this are a number of another kind."""
+_SHOWN_MOVES, _FALLS = 10, 0.3
+"""So many moves of a number within epochs, of which more than this share go back, show that it counts nothing."""
 _FEWEST_SPACED, _NEARLY_ALL = 5, 0.95
 """So many rows, nearly all of which fit, are evenly spaced."""
 
@@ -88,6 +90,10 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
         e, n, total = epoch[mine], step[mine].astype(np.float64), rows["total"][mine].astype(np.float64)
         base = _base(rows[mine], e)
         if not _starts_again(rows[mine], e, n):
+            continue
+        if _without_order(rows["rank"][mine], e, n):
+            exact[mine] = False
+            notes.append("numbers that look like steps are in no order within an epoch: they are not used")
             continue
         if (total > 0).all() and (n <= _FAR_OVER * total).all():
             length = total
@@ -166,6 +172,24 @@ def _starts_again(rows: StoredRows, epoch: NDArray[np.float64], n: NDArray[np.fl
     has_base = bool((rows["base"] >= 0).any())
     own = not np.isnan(rows["epoch"]).any()
     return bool(own and (total > 0).all() and (has_base or (rows["level"] <= Trust.STEP).all()) and (k <= total).all())
+
+
+def _without_order(rank: NDArray[np.int16], epoch: NDArray[np.float64], n: NDArray[np.float64]) -> bool:
+    """Whether a number neither rises within an epoch nor, on the whole, grows with the lines: the code of a thing.
+
+    Lines of several ranks come in some disorder, but theirs grow.
+    """
+    same = (epoch[1:] == epoch[:-1]) & (rank[1:] == rank[:-1])
+    moves = np.diff(n)[same]
+    moves = moves[moves != 0]
+    if len(moves) < _SHOWN_MOVES or (moves < 0).mean() <= _FALLS:
+        return False
+    numbers, _, count = occurrences(epoch)
+    group = np.searchsorted(numbers, epoch)
+    own = n - (np.bincount(group, n) / count)[group]
+    place = np.arange(len(n), dtype=np.float64)
+    place -= (np.bincount(group, place) / count)[group]
+    return bool(own @ place <= 0.5 * np.sqrt((own @ own) * (place @ place)))
 
 
 def _learnt_length(epoch: NDArray[np.float64], n: NDArray[np.float64]) -> float:
