@@ -112,7 +112,9 @@ def rerun(
         if process is not None and process.again and process.culprit is None:
             trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
-        result = stagnation.explained(result, session) if "look" in plan else result
+        if "look" in plan:
+            mapping = matched(view, process.passes, process.rank)[0] if process is not None else None
+            result = stagnation.explained(result, session, mapping, start)
         result = reasoned(result, run.config if run is not None else {}, command, first_lines(session))
         if outcome.process is not None:
             result = _further(result, outcome.process, outcome, watching.aim, report, start, fix=fix)
