@@ -288,6 +288,7 @@ def watch(
     fix: bool = True,
     output_to_stderr: bool = False,
     told: Callable[[ReplayResult], None] | None = None,
+    examines: Callable[[int], None] | None = None,
     captures: Captures | None = None,
     level: Level = "basic",
     history: Path | None = None,
@@ -300,8 +301,10 @@ def watch(
     level: what is measured beside the flags; history: the folder into which that is written, below the program's
     working directory or anywhere. deferred: values are read ticks later on a CPU as well. output_to_stderr: the
     program's stdout goes to stderr. told: called once, at the first fault, as soon as it is answered, in another
-    thread. captures: where captures go and how many are kept; None: none are written. look: the plan of
-    `silent.observe`, if it is to observe as well; `looked` is then called with the folder of the session at the end.
+    thread. examines: called there with the optimizer step of a fault that is being examined. captures: where captures
+    go and how many are kept; None: none are written. look: the plan of `silent.observe`, if it is to observe as well;
+    `looked` is then called with the folder of the session at the end.
+
     Raises ReplayError if the command cannot be started.
     """
     started, since = time.monotonic(), time.time()
@@ -320,7 +323,7 @@ def watch(
     made = _made(captures.folder) if captures is not None else []
     answers, over = Answers(session), threading.Event()
     outcome = Outcome(str(Path.cwd()), tuple(command), answers, None, "")
-    listener = threading.Thread(target=_listen, args=(answers, over, outcome, told, started), daemon=True)
+    listener = threading.Thread(target=_listen, args=(answers, over, outcome, told, examines, started), daemon=True)
     listener.start()
     code = watched.wait()
     outcome.code = code
@@ -367,6 +370,7 @@ def _listen(
     over: threading.Event,
     outcome: Outcome,
     told: Callable[[ReplayResult], None] | None,
+    examines: Callable[[int], None] | None,
     started: float,
 ) -> None:
     """Until the first fault is answered, which may be the last thing that the program did."""
@@ -375,6 +379,9 @@ def _listen(
         ended = over.wait(0.2)
         answers.poll()
         process = answers.at_fault()
+        if examines is not None and process is not None and process.fault is not None and process.culprit is None:
+            examines(int(process.fault["tick"]))
+            examines = None
         if process is not None and (process.culprit is not None or process.unexamined):
             if told is not None:
                 told(replace(outcome.of_watch(None), seconds=time.monotonic() - started))

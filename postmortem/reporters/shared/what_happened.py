@@ -56,7 +56,11 @@ def incident(c: Culprit) -> Incident | None:
     inputs: list[Stats] = list(c.tensor.get("inputs") or ())
     out: Stats = c.tensor.get("output") or {}
     op = (c.op or "").rpartition("::")[2].strip("_")
-    if c.phase != "forward" or not op or not inputs or not out or any(i.get("nan") or i.get("inf") for i in inputs):
+    if c.phase != "forward" or not op or not inputs or not out or any(i.get("nan") for i in inputs):
+        return None
+    if op in ("softmax", "log_softmax"):
+        return _masked(op, inputs[0], out)
+    if any(i.get("inf") for i in inputs):
         return None
     if op in ("div", "true_divide", "divide"):
         return _division(inputs, out)
@@ -70,6 +74,14 @@ def _division(inputs: list[Stats], out: Stats) -> Incident | None:
     if out.get("inf"):
         return Incident("division by 0", f"{divisor} {_are(inputs[1]['zeros'])} 0")
     return Incident("0/0", f"{divisor} {_are(inputs[1]['zeros'])} 0 where what is divided is 0 as well, and 0/0 is NaN")
+
+
+def _masked(op: str, given: Stats, out: Stats) -> Incident | None:
+    if not given.get("inf") or not out.get("nan"):
+        return None
+    why = f"{op} is NaN for a row in which every value is -inf, as where a mask leaves nothing (or one is +inf)"
+    instead = "a mask with torch.finfo(dtype).min in the place of -inf keeps such a row finite"
+    return Incident(f"{op} over a row without a finite maximum", f"{_of(out, 'nan')} are NaN: {why}; {instead}")
 
 
 def _at_zero(op: str, given: Stats, out: Stats) -> Incident | None:
