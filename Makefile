@@ -5,6 +5,8 @@ PIP_FLAGS ?=
 # make gpu: SYSTEM_SITE=1 takes $(PYTHON) as it is, with the torch that it has, and installs nothing; CASES is a further folder of cases
 SYSTEM_SITE ?=
 CASES ?=
+# a file stays in one worker, which makes what its tests share once; tests/conftest.py says which files come first
+WORKERS = -n 2 --dist loadfile --no-loadscope-reorder
 # make test-oldest: old packages warn about newer ones beside them; three tests compare with
 # the random numbers of newer torch; old google-crc32c cannot be imported in a deleted working directory
 OLDEST = -W ignore::DeprecationWarning -k 'not unlucky_noise and not crashed_before_it_could_log and not that_is_gone and not planted_line and not (quoted_output and replay)'
@@ -49,10 +51,10 @@ demo: .venv/.replay  ## say what happened in sample_runs/, replay a NaN by its o
 		$$($(HAS_TORCH) && echo --replay)
 
 test: .venv/.dev  ## run every test
-	.venv/bin/python -m pytest -n 2 --dist worksteal
+	.venv/bin/python -m pytest $(WORKERS)
 
 test-oldest: .venv-oldest/.installed  ## run every test with the oldest versions that pyproject.toml allows
-	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal $(OLDEST)
+	.venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
 wheel: .venv/.dev  ## build the wheel into dist/, install it into an environment of its own and use it there
 	rm -rf dist .venv-wheel

@@ -19,7 +19,7 @@ from postmortem.core.errors import NotFoundError, UsageError
 from postmortem.core.registry import collected_faults
 from postmortem.core.report import Report, RunReport, tell_apart
 from postmortem.core.run import Run
-from postmortem.judging import chosen_detectors, comparison
+from postmortem.judging import chosen_detectors
 from postmortem.judging.exit_code import exit_code as exit_code
 from postmortem.judging.inspected import judge_inspected
 from postmortem.judging.without_files import without_commands
@@ -241,6 +241,8 @@ def compare(a: Given, b: Given) -> Comparison:
     Both are loaded runs, reports that kept their run, DataFrames with one run, or paths. The first step is given for an
     exact comparison and for a difference beyond noise.
     """
+    from postmortem.judging import comparison
+
     return comparison.compare(_run(a, "compare"), _run(b, "compare"))
 
 

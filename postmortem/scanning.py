@@ -13,7 +13,6 @@ from postmortem.core.errors import PostmortemError, UsageError
 from postmortem.core.model import Problem
 from postmortem.core.registry import collected_faults
 from postmortem.core.run import Run
-from postmortem.judging import comparison
 from postmortem.judging.drawing import drawing
 from postmortem.judging.inspected import judge_inspected
 from postmortem.registries import OF_A_SCAN, registries
@@ -71,6 +70,8 @@ class Examiner:
         """The report of a run that was read."""
         report = judge_inspected(run, self.detectors, self.look_into_checkpoints)
         if self.reference is not None and run.path.resolve() != self.reference.path.resolve():
+            from postmortem.judging import comparison
+
             report.notes = (*report.notes, f"baseline: {comparison.compare(self.reference, run).summary()}")
         _add_saved_culprit(report, run)
         if self.replay_failed and report.verdict == "failed":

@@ -242,8 +242,9 @@ class Agent(Flags):
         if self._levels is not None:
             self._levels.close(None if over else tick)
         losses = [] if over else tick.losses
-        norms = {"course": self._norms[-COURSE:]} if fault.kind == "gradient-jump" else {}
-        self.report.line("fault", tick=fault.tick, what=fault.kind, losses=losses, rank=rank(), of=ranks(), **norms)
+        more: dict[str, Any] = {"course": self._norms[-COURSE:]} if fault.kind == "gradient-jump" else {}
+        more |= {"turns": list(listener.turns)} if len(listener.stepped) > 1 else {}
+        self.report.line("fault", tick=fault.tick, what=fault.kind, losses=losses, rank=rank(), of=ranks(), **more)
         self._examine(fault)
         if self.plan["on_fault"] == "stop":  # at once, so that no `finally` saves over a checkpoint
             self.report.stopped()

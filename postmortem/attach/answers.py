@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from postmortem.attach.steps import Pass
+from postmortem.attach.turns import unlike
 from postmortem.replay.roll.level import COURSE
 
 if TYPE_CHECKING:
@@ -50,9 +51,17 @@ class Process:
         """Something is at fault in this process."""
         return self.culprit is not None and self.culprit["culprit"].get("phase") != "none"
 
+    @property
+    def others(self) -> set[int]:
+        """The ticks before the fault that step another optimizer than the one at fault."""
+        if self.fault is None:
+            return set()
+        return unlike([(tick, optimizer) for tick, optimizer in self.fault.get("turns", ())], self.fault["tick"])
+
     def course(self, tick: int) -> list[float]:
-        """The finite losses of the ticks before, of each that of its last backward pass."""
-        last = {p.tick: p.loss for p in self.passes if p.tick < tick}
+        """The finite losses of the ticks before, of each that of its last backward pass; of the same optimizer."""
+        others = self.others
+        last = {p.tick: p.loss for p in self.passes if p.tick < tick and p.tick not in others}
         return [loss for loss in last.values() if math.isfinite(loss)][-COURSE:]
 
     def take(self, line: dict[str, Any]) -> None:

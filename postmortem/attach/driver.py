@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from postmortem.attach import launch, stagnation
 from postmortem.attach.answers import Answers
 from postmortem.attach.growth import before_fault
+from postmortem.attach.growth.by_log import with_cause_of_log
 from postmortem.attach.growth.explained import explained
 from postmortem.attach.jumps import jump_of
+from postmortem.attach.missing import check_given_paths
 from postmortem.attach.noting import note_end, note_steps
 from postmortem.attach.numbering import number_by_log
 from postmortem.attach.other_settings import reasoned
-from postmortem.attach.outcome import Outcome, never_began
+from postmortem.attach.outcome import Outcome, never_began, sentence
 from postmortem.attach.printed import ERRORS, OUTPUT, first_lines, last_words
 from postmortem.attach.resumed import from_non_finite
 from postmortem.attach.shadow import followed
@@ -60,6 +62,7 @@ class Captures:
 _LOOK = 0.4  # seconds between two comparisons with the log
 _SILENT = 60.0  # seconds after a fault in which other ranks may answer
 _UNLIKE = 32  # backward passes, or a few log intervals of them, none of which the log has: it will not follow
+_LONG = 3.0  # seconds for an answer, after which it is told that a fault is examined
 _SOON = 16  # steps after the requested one within which the log's own first non-finite value is gone to
 
 
@@ -83,6 +86,7 @@ def rerun(
     the command is run a second time, traced at the fault. looked: called with the folder of the session before it is
     removed. Raises ReplayError with the reason in one line.
     """
+    check_given_paths(command)
     started = time.monotonic()
     view = View(run) if run is not None else None
     session = launch.new_session()
@@ -142,7 +146,8 @@ def _further(
     if process.fault is None:
         return result
     result = from_non_finite(result, process, outcome.command, report)
-    return before_fault.tried(result, process, outcome.view, report, start, fixes=fix)
+    result = before_fault.tried(result, process, outcome.view, report, start, fixes=fix)
+    return with_cause_of_log(result, report)
 
 
 def _grows(aim: Aim, process: Process) -> bool:
@@ -288,7 +293,7 @@ def watch(
     fix: bool = True,
     output_to_stderr: bool = False,
     told: Callable[[ReplayResult], None] | None = None,
-    examines: Callable[[int], None] | None = None,
+    noticed: Callable[[str], None] | None = None,
     captures: Captures | None = None,
     level: Level = "basic",
     history: Path | None = None,
@@ -301,10 +306,9 @@ def watch(
     level: what is measured beside the flags; history: the folder into which that is written, below the program's
     working directory or anywhere. deferred: values are read ticks later on a CPU as well. output_to_stderr: the
     program's stdout goes to stderr. told: called once, at the first fault, as soon as it is answered, in another
-    thread. examines: called there with the optimizer step of a fault that is being examined. captures: where captures
-    go and how many are kept; None: none are written. look: the plan of `silent.observe`, if it is to observe as well;
-    `looked` is then called with the folder of the session at the end.
-
+    thread; noticed: in the same thread with a sentence, once a fault is seen that takes time to answer. captures: where
+    captures go and how many are kept; None: none are written. look: the plan of `silent.observe`, if it is to observe
+    as well; `looked` is then called with the folder of the session at the end.
     Raises ReplayError if the command cannot be started.
     """
     started, since = time.monotonic(), time.time()
@@ -323,7 +327,7 @@ def watch(
     made = _made(captures.folder) if captures is not None else []
     answers, over = Answers(session), threading.Event()
     outcome = Outcome(str(Path.cwd()), tuple(command), answers, None, "")
-    listener = threading.Thread(target=_listen, args=(answers, over, outcome, told, examines, started), daemon=True)
+    listener = threading.Thread(target=_listen, args=(answers, over, outcome, told, noticed, started), daemon=True)
     listener.start()
     code = watched.wait()
     outcome.code = code
@@ -370,18 +374,20 @@ def _listen(
     over: threading.Event,
     outcome: Outcome,
     told: Callable[[ReplayResult], None] | None,
-    examines: Callable[[int], None] | None,
+    noticed: Callable[[str], None] | None,
     started: float,
 ) -> None:
     """Until the first fault is answered, which may be the last thing that the program did."""
-    ended = False
+    ended, since = False, 0.0
     while not ended:
         ended = over.wait(0.2)
         answers.poll()
         process = answers.at_fault()
-        if examines is not None and process is not None and process.fault is not None and process.culprit is None:
-            examines(int(process.fault["tick"]))
-            examines = None
+        if process is not None and process.fault is not None and not ended:
+            since = since or time.monotonic()
+            if noticed is not None and time.monotonic() - since > _LONG:
+                noticed(sentence(process))
+                noticed = None
         if process is not None and (process.culprit is not None or process.unexamined):
             if told is not None:
                 told(replace(outcome.of_watch(None), seconds=time.monotonic() - started))

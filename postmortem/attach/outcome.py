@@ -341,6 +341,11 @@ def _fault(process: Process) -> str:
     return _WHERE[fault["what"]].format(index=index, tick=fault["tick"]) + where + seen
 
 
+def sentence(process: Process) -> str:
+    """What was seen of a fault that is being examined, in one sentence."""
+    return f"{_fault(process)}; the step is examined, and the training waits for that"
+
+
 def _counted(process: Process, mapping: Mapping | None) -> str:
     steps = f"{process.ticks} optimizer step{'s' if process.ticks != 1 else ''} of the command ended"
     if mapping is None or not process.passes:

@@ -92,12 +92,13 @@ def find_checkpoints(folder: Path) -> list[Checkpoint]:
     """The checkpoints in and below `folder` (four levels), by step; those whose step nothing tells come last.
 
     Nothing is opened but small JSON files. Folders that cannot be listed are passed over; a file is a folder of one.
+    A link to a folder elsewhere is followed where it is named as one of checkpoints: the disk for them may be another.
     """
     if folder.is_file():
         return [Checkpoint(path=str(folder), step=step_of(folder))]
     found: dict[str, Path] = {}
     budget = [_MAX_ENTRIES]
-    for path in _walk(folder, 0, budget):
+    for path in _walk(folder, 0, budget, os.path.realpath(folder)):
         found.setdefault(os.path.realpath(path), path)
     listed = [Checkpoint(path=str(path), step=step_of(path)) for path in found.values()]
     return sorted(listed, key=lambda c: (c.step is None, c.step or 0, c.path))
@@ -141,7 +142,7 @@ def is_checkpoint(path: Path) -> bool:
     return is_checkpoint_folder(path, files)
 
 
-def _walk(folder: Path, depth: int, budget: list[int]) -> list[Path]:
+def _walk(folder: Path, depth: int, budget: list[int], top: str) -> list[Path]:
     try:
         entries = sorted(os.scandir(folder), key=lambda e: e.name)
     except OSError:
@@ -150,21 +151,28 @@ def _walk(folder: Path, depth: int, budget: list[int]) -> list[Path]:
     if budget[0] < 0:
         return []
     files = [e.name for e in entries if _is(e, file=True)]
-    folders = [
-        e.name for e in entries if _is(e, file=False) and not e.name.startswith(".") and e.name not in _NOT_OF_A_RUN
-    ]
+    folders = [e.name for e in entries if _is(e, file=False) and _is_searched(e, top)]
     if OF_A_CAPTURE in files:
         return []
     weights = [n for n in files if is_weights(n)]
     if is_checkpoint_folder(folder, files, root=depth == 0):
-        nested = [] if depth else [p for n in folders for p in _walk(folder / n, 1, budget)]
+        nested = [] if depth else [p for n in folders for p in _walk(folder / n, 1, budget, top)]
         return [folder, *nested]
     if depth and _CKPT_FOLDER.search(folder.name) and not weights and any(n.startswith("mp_rank") for n in folders):
         return [folder]
     found = [folder / n for n in weights if not _COMPANION.match(n)]
     if depth < _MAX_DEPTH:
-        found += [p for n in folders for p in _walk(folder / n, depth + 1, budget)]
+        found += [p for n in folders for p in _walk(folder / n, depth + 1, budget, top)]
     return found
+
+
+def _is_searched(folder: os.DirEntry[str], top: str) -> bool:
+    """Whether checkpoints of a run may lie in a folder, which may be a link, in the real folder `top`."""
+    if folder.name.startswith(".") or folder.name in _NOT_OF_A_RUN:
+        return False
+    if not folder.is_symlink() or _CKPT_FOLDERS.fullmatch(folder.name) or _CKPT_FOLDER.search(folder.name):
+        return True
+    return os.path.realpath(folder.path).startswith(os.path.join(top, ""))
 
 
 def _is(entry: os.DirEntry[str], *, file: bool) -> bool:

@@ -66,7 +66,7 @@ def _page(kind: str, code: str, name: str, severity: str, text: str) -> dict[str
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain(what: str, verbose: bool, format_: str) -> int:
     """Explain a finding (NAN001 or nan-onset), a diagnosis, a silent fault (missing-zero-grad), or the signature of
-    a failure in a log (cuda-oom): its meaning, how it is detected, causes, fixes."""
+    a failure in a log (cuda-oom, or the message itself): its meaning, how it is detected, causes, fixes."""
     pages = _pages()
     what = what.removeprefix("crash: ")  # as reports name the diagnosis of a crash with a signature
     chosen = _named(what, pages) or _named(what, _fix_pages())  # torch is imported only where nothing else is meant
@@ -74,6 +74,9 @@ def explain(what: str, verbose: bool, format_: str) -> int:
         family = [f"{p['code']} {p['name']}" for p in pages if what and p["code"].startswith(what.upper())]
         if family:
             raise UsageError(f"{what!r} is a family of findings; choose one: {', '.join(family)}")
+        if (met := signatures.CATALOGUE.match(what, exception=True)) is not None:  # a message of a log, pasted
+            chosen = [p for p in pages if p["name"] == met[0].id]
+    if not chosen:
         names = [x for p in pages for x in (p["code"], p["name"]) if x]
         raise UsageError(f"unknown name {what!r}{did_you_mean(what, names)} (`postmortem rules` lists all)")
     if format_ == "json":

@@ -98,7 +98,7 @@ def run(
         fix=fix,
         output_to_stderr=json_wanted,
         told=tell,
-        examines=_examines if sys.stderr.isatty() else None,
+        noticed=lambda seen: _beside(f"postmortem: {seen}"),
         level=level,
         history=history.absolute(),
         captures=driver.Captures(_REPORTS / "captures", keep=captures) if captures else None,
@@ -111,11 +111,6 @@ def run(
     elif looks:
         _beside("\n" + "\n".join(check_lines(looks[0], _width(), verbose=verbose, ran=True)))
     return code
-
-
-def _examines(tick: int) -> None:
-    """The program waits until its step was examined, which may take longer than the training."""
-    _beside(f"postmortem: optimizer step {tick} is not finite; it is repeated now to find the culprit")
 
 
 def _tell_the_end(result: ReplayResult, history: Path) -> None:

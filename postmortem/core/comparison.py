@@ -9,7 +9,8 @@ from postmortem.core.display import Displayed
 from postmortem.core.printable import printable
 
 _SCHEDULES = ("lr",)
-_MACHINE = ("throughput", "step_time", "data_time", "memory")
+MACHINE = ("throughput", "step_time", "data_time", "memory")
+"""Roles of what the machine does, not the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class Parting:
     other_tag: str
     role: str | None
     common_steps: int
+    equal_steps: int
+    """How many of the first common steps have equal values."""
     exact_step: int | None
     values: tuple[float, float] | None
     """The two values at `exact_step`."""
@@ -44,7 +47,7 @@ class Comparison(Displayed):
     def first(self) -> Parting | None:
         """The training metric that differs first; of several at one step a schedule, which is set and not measured.
         Throughput and memory do not count."""
-        parted = [p for p in self.partings if p.exact_step is not None and p.role not in _MACHINE]
+        parted = [p for p in self.partings if p.exact_step is not None and p.role not in MACHINE]
         return min(parted, key=self._order, default=None)
 
     @staticmethod

@@ -123,7 +123,12 @@ def check_selectors(selectors: Iterable[str], known: Iterable[tuple[str, str]], 
     pairs = list(known)
     for selector in selectors:
         if not any(_fits(selector, code, name) for code, name in pairs):
-            hint = did_you_mean(selector, [x for pair in pairs for x in pair])
+            whole = next(
+                (s for s in (selector.upper(), selector.lower()) if any(_fits(s, *pair) for pair in pairs)), ""
+            )
+            hint = (
+                f"; did you mean {whole!r}?" if whole else did_you_mean(selector, [x for pair in pairs for x in pair])
+            )
             raise UsageError(f"{where}: unknown finding {selector!r}{hint}; see `postmortem rules`")
 
 

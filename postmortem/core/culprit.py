@@ -34,8 +34,6 @@ Cause = Literal[
 ]
 Phase = Literal["data", "parameters", "forward", "backward", "optimizer", "scaler", "layout", "none"]
 Established = Literal["cured", "observed", "inferred"]
-GROWTH = "growth"
-"""Key in `Culprit.tensor`: the growth of the loss that ended in the fault, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,8 @@ class Fix:
     it stays in the range of the preceding steps. loss: the loss of the step with the fix, None if not known. before:
     the last finite loss of the preceding steps, None if it or `loss` is not known. far_from: the usual loss of the
     preceding steps if `loss` is more than ten times as large (the step is finite, but the training would not continue
-    as before); otherwise, or if not known, None.
+    as before); otherwise, or if not known, None. ran: False if the step could not be run with the fix, so that nothing
+    is known of it. note: what speaks against the fix although it cures the step.
     """
 
     name: str
@@ -55,6 +54,8 @@ class Fix:
     loss: float | None = None
     far_from: float | None = None
     before: float | None = None
+    ran: bool = True
+    note: str = ""
 
     @property
     def good(self) -> bool:

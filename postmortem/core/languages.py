@@ -7,10 +7,11 @@ German, French, Spanish, Italian, Portuguese, Russian, Chinese (both scripts), J
 
 from __future__ import annotations
 
-import re
 import unicodedata
 
-_ACCENTS = re.compile("[\u0300-\u036f]+")
+from postmortem.core.patterns import later
+
+_ACCENTS = later("[\u0300-\u036f]+")
 
 
 def without_accents(text: str) -> str:

@@ -13,6 +13,12 @@ from typing import Any, Literal
 from postmortem.core.display import as_html
 
 SCHEMA_VERSION = 1
+GROWTH = "growth"
+"""Key in `Culprit.tensor`: the growth of the loss that ended in the fault, in one sentence."""
+MASKED = "masked_rows"
+"""Key in `Culprit.tensor`, and in the statistics of the input of a softmax: rows that hold only -inf."""
+RATE = "learning_rate"
+"""Key in `Culprit.tensor`: how the learning rate rose, where that is the cause, in one sentence."""
 
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["failed", "suspect", "healthy", "not-judged"]
@@ -34,6 +40,9 @@ Strength = Literal["certain", "likely", "possible"]
 ProblemKind = Literal["damage", "limit", "settings", "skipped"]
 """`damage`: bytes or values of the run are lost; `limit`: more than a reader takes; `settings`: a configuration that is
 not understood; `skipped`: a file that was not opened although it may hold numbers."""
+Extent = Literal["row", "records", "cut", "file"]
+"""How much of a file is damaged: at most a row of a log can be lost; some records; the file ends, or begins, within its
+records; nothing of it could be read."""
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 VERDICTS: tuple[Verdict, ...] = ("failed", "suspect", "not-judged", "healthy")
 
@@ -42,7 +51,8 @@ VERDICTS: tuple[Verdict, ...] = ("failed", "suspect", "not-judged", "healthy")
 class Problem:
     """Damage in a file, or a limit that was reached: where, what was still read, and what was lost (empty: nothing).
 
-    `offset` is in bytes from the start of the file. `line` is 1-based and counts ``\n`` only.
+    `offset` is in bytes from the start of the file. `line` is 1-based and counts ``\n`` only. `extent` is that of a
+    damage: the detectors truncated-file, corrupt-record and unreadable-file go by it.
     """
 
     path: str
@@ -52,6 +62,7 @@ class Problem:
     kept: str = ""
     lost: str = ""
     kind: ProblemKind = "damage"
+    extent: Extent = "records"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,8 @@ class RunReport(Displayed):
     def __repr__(self) -> str:
         """One line; `print` shows the full report, and so does a notebook."""
         story = f", {self.diagnosis.name}" if self.diagnosis else ""
-        return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
+        found = "1 finding" if len(self.findings) == 1 else f"{len(self.findings)} findings"
+        return f"<RunReport {self.name!r}: {self.verdict}{story}, {found}>"
 
     def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
         """Plots loss, gradient norm and learning rate, or the `tags`, with the findings marked; returns the Axes.

@@ -53,6 +53,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"|(^|[ /])(best|lowest) (\w+ )?(score|metric|step|epoch|r?mse|mae|nll|ppl|perplexity)|\bnum memory"),
         (None, "a count or a record of losses, not a loss",
          rf"(^|[ /]){_RECORD} (\w+ )?{LOSS}|{LOSS}( \w+)?[ /]{_OF_VALUES}$", LOSS),
+        (None, "how far a reward scatters, not the reward",
+         r"\b(rewards?|returns?|score)s? (std|stddev|sd|var|variance)$"),
         (None, "a setting",
          rf"\b(nll|b?ce|mse|mae|kl|entropy|map|iou|acc|reward|lr|learning rate|mem|memory) {_SETTING}$"
          r"|(^|/)(coef\w*|lambdas?|multipliers?)/|\b(threshold|patience)$"),
@@ -159,8 +161,24 @@ compiled = lru_cache(maxsize=None)(re.compile)
 """The patterns of the table are compiled when a name asks for them: most names are decided by one of the first."""
 
 
+COMMON = {
+    **dict.fromkeys(("loss", "train loss", "train/loss", "val loss", "val/loss", "eval loss", "eval/loss"), "loss"),
+    **dict.fromkeys(("lr", "train/lr", "learning rate", "train/learning rate"), "lr"),
+    **dict.fromkeys(("grad norm", "train/grad norm"), "grad_norm"),
+    **dict.fromkeys(("acc", "accuracy", "train/accuracy", "train acc", "val acc", "val accuracy"), "accuracy"),
+    **dict.fromkeys(("epoch", "train/epoch"), "epoch"),
+    **dict.fromkeys(("step", "train/global step", "iter"), None),
+}
+"""What the rules say of names that many runs have: to compile the patterns takes longer than to judge such a run."""
+
+
 def role_by_table(name: str) -> str | None:
     """The role of a plain name by the first rule that matches, None if that has none or no rule matches."""
+    return COMMON[name] if name in COMMON else role_by_rules(name)
+
+
+def role_by_rules(name: str) -> str | None:
+    """The same, by the rules themselves."""
     holds = {"": True}
     for rule in _TABLE:
         if rule.needs not in holds:

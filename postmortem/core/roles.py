@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core import languages
+from postmortem.core.patterns import later
 from postmortem.core.role_table import LOSS, compiled, role_by_table
 from postmortem.core.stats import median, quantile
 
@@ -49,7 +50,7 @@ _SPLIT = re.compile(
     rf"|^(?:va|vl|vld|dv|ho|tst|cv)[ /](?=\w)|{languages.HELD_OUT_NAMES}"
 )
 
-_OF_HELD_OUT = re.compile(rf"^{HELD_OUT}[ /]+|[ /]+{HELD_OUT}$")
+_OF_HELD_OUT = later(rf"^{HELD_OUT}[ /]+|[ /]+{HELD_OUT}$")
 
 
 _LONG_NUMBER = re.compile(r"(?<=\d)\d{2,}")
@@ -99,20 +100,20 @@ def is_held_out(tag: str) -> bool:
     return len(tag) <= _LONGEST and _SPLIT.search(plain_name(tag)) is not None
 
 
-_PARTS = re.compile(
+_PARTS = later(
     r"b?box|obj|cls|class|kpt|dfl|seg|mask|b?ce|kld?|rec\w*|reg|sup|unsup|cons\w*|adv|gan|perc\w*|lpips|l1|l2|mse|tv|aux|lm"
     r"|pde|bc|ic|data|phys\w*|policy|value|commit\w*|contrast\w*|distill?|kd|align\w*|smooth\w*|fea\w*|sim|nll|td|mtp"
 )
 """Last words of tags that may be parts of a loss beside a `total`."""
-_MINIMISED = re.compile(r"(\w+ )?objective( value)?|obj fn|unnamed number( \d+)?|(\w+ )?err")
+_MINIMISED = later(r"(\w+ )?objective( value)?|obj fn|unnamed number( \d+)?|(\w+ )?err")
 """Last words of tags that are minimised if their values fall."""
-_RATES = re.compile(languages.BARE_RATES)
+_RATES = later(languages.BARE_RATES)
 """Names that mean the learning rate where no other is logged and the values may be ones."""
 _OBJECTIVE = re.compile(r"\b(objective|criterion|cost)$")
 """Last words of tags that are minimised if their values fall, though a score is named before."""
 _ERRORS = re.compile(r"\b(n?r?mae|n?rmse|rmsle|msle|s?mape|mean absolute error)\d?\b")
 """Measures of an error that are minimised themselves only where no loss is named beside them."""
-_POLICY = re.compile(
+_POLICY = later(
     r"\b(policy|actor|critic|pg|pi|entropy|vf|advantage|q|p) ?loss|\bentropy|\bpolicy|\bactor|reward|return"
 )
 _V = re.compile(r"(^|.*/)v (\w.*)")

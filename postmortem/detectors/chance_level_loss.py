@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.distinct import distinct
+from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.core.roles import plain_name
 from postmortem.core.stats import centred_median, median, noise, quantile
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 _CLASSES = ("num_classes", "n_classes", "num_labels", "classes", "vocab_size", "n_vocab", "output_dim")
-_RECORD = re.compile(r"(?:^|[ /])(?:best|highest|max(?:imum)?)\b")
+_RECORD = later(r"(?:^|[ /])(?:best|highest|max(?:imum)?)\b")
 """Scores that can only rise, as they repeat the best one."""
 _OVERLAP = re.compile(r"\b(?:m(?:ean )?)?(?:dice|dsc|ious?|jaccard)\b(?! loss)")
 """Scores of a segmentation, 1 where prediction and label agree: next to nothing is bad for any task."""

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.roles import plain_name
 from postmortem.core.stats import median
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
@@ -22,6 +24,8 @@ _VARYING = ("loss", "val_loss", "grad_norm", "layer_grad_norm", "perplexity", "r
 _SCORES = ("accuracy", "val_accuracy")
 _UNREWARDED = 50
 """Points without a reward from which a run is suspect: a sparse one may come late."""
+_RECORD = re.compile(r"(?:^|[ /])(?:best|record)\b|\bso far\b")
+"""Names of the best value up to now, which stays as it is until a better one comes."""
 _TAIL = 10
 """A log that begins after so many times the steps that it shows is the tail of a training."""
 
@@ -46,7 +50,8 @@ class ConstantMetric(BaseDetector):
 
     Known false positives: a gradient norm logged after clipping is constant at the clipping limit (which usually has
     too few digits to be reported). Saturated scores (1, 100 %) are not reported, nor is -1 in place of a score, nor a
-    validation score that settles after the training loss has fallen to a hundredth of its start.
+    validation score that settles after the training loss has fallen to a hundredth of its start, nor the best value so
+    far (`best_reward`) that is not improved any more.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -103,8 +108,10 @@ class ConstantMetric(BaseDetector):
         )
 
     def _telling(self, series: Series, at: int) -> bool:
-        """Whether the repetition cannot be explained by saturation or rounding."""
+        """Whether the repetition cannot be explained by saturation or rounding, or by what the name says."""
         value = float(series.value[-1])
+        if at > 0 and _RECORD.search(plain_name(series.tag)):
+            return False
         if series.role in _SCORES:
             # a score of zero has not begun yet; one below zero stands for none (COCO's -1: no such objects)
             saturated = value in (0.0, 1.0, 100.0, -1.0)

@@ -37,4 +37,4 @@ class CorruptRecord(BaseDetector):
     severity = "warning"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        yield from findings(view, "corrupt", self.code, self.name, self.severity)
+        yield from findings(view, {"records", "row"}, self.code, self.name, self.severity)

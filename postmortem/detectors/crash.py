@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import Finding
+from postmortem.core.patterns import later
 from postmortem.core.training_length import training_length
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
@@ -173,7 +174,7 @@ def _unreadable(event: Event) -> str | None:
     return str(named).strip() or None if named else None
 
 
-_SIGNAL = re.compile(r"^.*[\]|](?=(?:\[rank: \d+\] )?Received SIG)")
+_SIGNAL = later(r"^.*[\]|](?=(?:\[rank: \d+\] )?Received SIG)")
 """The bar that a message about a signal was printed behind."""
 
 

@@ -91,6 +91,7 @@ class DataloaderStall(BaseDetector):
             return  # loading time says that it is not the loader; row times hold evaluations and checkpoints
         timing = steps[0]
         slow = self._slow(timing.cost) & ~interrupted(view, timing.series) & ~_computing(view, timing)
+        slow &= ~_new_level(timing.cost, slow)
         if _negligible(timing, slow) or slow[~opens(view, timing.series)].sum() < 0.2 * slow.sum():
             return
         if finding := self._judge(view, timing.series, timing.cost, slow, lasting=False):
@@ -131,7 +132,8 @@ class DataloaderStall(BaseDetector):
             worst, how = float("inf"), f"takes up to {number(longest)} where it took 0"
         else:
             worst = longest / usual
-            how = f"is up to {number(worst)} times the usual"
+            falls = series.role == "throughput"
+            how = f"falls to {number(1 / worst)} of the usual" if falls else f"is up to {number(worst)} times the usual"
         what = "from here on" if many else f"in {len(rows)} of {len(cost)} rows"
         little = (cost[rows] - usual).sum() < self.options.share * self._spent(view, series, cost)
         single = len(rows) == 1 and longest < self.options.single * often
@@ -196,6 +198,15 @@ def _computing(view: View, timing: Timing) -> NDArray[np.bool_]:
         spent[at] += series.value[of]
     computing: NDArray[np.bool_] = spent > 0.5 * timing.cost
     return computing
+
+
+def _new_level(cost: NDArray[np.float64], slow: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """True at slow rows after which nearly all rows of the next fifth take as long: throughput-drop, not a stall."""
+    n, found = max(10, len(cost) // 5), np.zeros(len(cost), bool)
+    for at in np.flatnonzero(slow).tolist():
+        after = cost[at + 1 : at + 1 + n]
+        found[at] = len(after) >= 5 and quantile(after, 0.1) > 0.5 * cost[at]
+    return found
 
 
 def _lasting_from(slow: NDArray[np.bool_], rows: NDArray[np.intp]) -> int:

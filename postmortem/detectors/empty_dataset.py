@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from postmortem.core.patterns import later
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Finding
     from postmortem.core.view import View
 
-_OPTIONAL = re.compile(
+_OPTIONAL = later(
     r"\b(?:val|valid|validation|test|eval|evaluation|dev|unlabel\w*|negative|checkpoint|config|resume|log|json|yaml"
     r"|model|weight|plugin|event)s?\b",
     re.IGNORECASE,

@@ -176,6 +176,7 @@ class LossPlateau(BaseDetector):
             or change_at(view, series, step, near=max(3, n // 50), ends=True, costs="half")
             or _still_improves(view, step)
             or pace[1] > 4 * max(pace[0], noise(before) / w**0.5)  # a drop to the next level, as when the rate is cut
+            or before[-w:].mean() - after[:w].mean() > 4 * max(*pace, noise(y) / w**0.5)  # the same, right at this row
         )
         return None if explained else (step, "it stops falling abruptly, while a converging loss slows down gradually")
 

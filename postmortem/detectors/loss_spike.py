@@ -36,6 +36,8 @@ _ROUNDED = 10
 """Units of the last printed digit between which rounding makes any ratio: 0.0000 to 0.0006 is no jump."""
 _CHEAP, _BRIEF = 0.15, 5
 """The share of what was learned that a spike may give back, and the rows it may take, to be no more than a remark."""
+_ZEROS = 0.1
+"""The share of exact zeros from which on a loss has no noise that a jump can be measured by."""
 _STAYS = 8
 """Ratio to the previous level, and points above half of what was learned, of a jump that gives it back."""
 
@@ -55,7 +57,8 @@ class LossSpike(BaseDetector):
     heavy-tailed noise only the gap distinguishes a spike. Without one, a jump that gives back half of what was learned,
     for 8 points at least, is enough; so is one after which the loss stays there to the end of the log, however noisy it
     was. A loss that is zero but for its last printed digit does not jump. If more than six jumps to a hundredfold stand
-    out and return at once, the first is reported with the number of the others. The first part of the run (`guard`) is ignored.
+    out and return at once, the first is reported with the number of the others. The first part of the run (`guard`) is
+    ignored.
 
     Typical causes: a corrupt or unusual batch, a learning rate close to the stability limit, a second moment of Adam
     that adapts too slowly (beta2 too high), no gradient clipping, wrong labels in one shard.
@@ -66,7 +69,8 @@ class LossSpike(BaseDetector):
     Severity: info for a spike that recovers, if it is one of a validation loss, or did not cost any reward, or its peak
     is a few hundredths of the first level of the loss (a loss near zero scatters by ratio), or it gives back less than
     15 % of what had been learned and is over in a few rows, or it is small (`large`)
-    and in the first row after an evaluation, where a printed mean often starts again. Info as well if a schedule that
+    and in the first row after an evaluation, where a printed mean often starts again, or more than a tenth of the
+    losses before it are exactly 0, as of a triplet or hinge loss. Info as well if a schedule that
     is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the start of a rise
     that a slow change of one explains (the weight of a loss term), or if the log announces a new phase there in words
     (not if unfrozen layers or the end of a warm-up cost half of what was learned), or if three and more jumps lie at
@@ -144,6 +148,7 @@ class LossSpike(BaseDetector):
                 mild = (
                     _reward_holds(view, res.series, spike)
                     or (res.log and (_hardly_anything(res.series, spike) or _cheap(res, spike)))
+                    or _often_zero(res.series, spike)
                     or (small and _first_after_evaluation(view, res.series, spike))
                 )
                 last = max(int(s.step[-1]) for s in view.series if (s.tag, s.rank) == (series.tag, series.rank))
@@ -273,6 +278,11 @@ def _hardly_anything(series: Series, spike: Excursion) -> bool:
     """Whether even the peak is a small share of the first loss: one that is nearly zero scatters by ratio."""
     first = median(series.value[: max(3, len(series) // 50)])
     return bool(series.value[spike.peak] < _HARDLY * first)
+
+
+def _often_zero(series: Series, spike: Excursion) -> bool:
+    """Whether many losses before the spike are exactly 0, as of a hinge or triplet loss: any other is a jump then."""
+    return bool(np.mean(series.value[: spike.first] == 0) > _ZEROS)
 
 
 def _cheap(res: Residuals, spike: Excursion) -> bool:

@@ -69,11 +69,12 @@ class NonfiniteGradient(BaseDetector):
             at = int(rows[rows >= at][0]) if (rows >= at).any() else int(rows[0])
             value = loss.value[int(np.searchsorted(loss.step, series.step[at], side="right")) - 1]
             before = int(np.flatnonzero(finite[:at])[-1])
+            more = int((rows > at).sum())
             yield self.found(
                 series,
                 at,
                 f"{series.tag} is {number(series.value[at])} at step {series.step[at]} "
-                f"while {loss.tag} is {number(value)} ({len(rows)} of {len(series)} points)",
+                f"while {loss.tag} is {number(value)}" + (f", as at {more:,} later points" if more else ""),
                 severity=survived(view, series, at),
                 evidence={
                     "value": series.value[at],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.core.roles import is_total
 from postmortem.core.stats import centred_median, median, noise
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _KEPT = 0.75
 """Share of the gain of a score that is left at the end of one that keeps improving."""
 
-_OF_TESTS = re.compile(
+_OF_TESTS = later(
     r"^(?!.*train)(?:.*[\W_])?(?:mAP|AP|mean_?AP|mIo?U|HOTA|MOTA|IDF1|BLEU|ROUGE|CIDEr|NDCG|MRR|PQ)(?:$|[\W_\d])", re.I
 )
 """Scores of detection, tracking, segmentation, translation and ranking: they are computed in evaluations."""
@@ -169,7 +170,7 @@ def _holds(score: Series, step: int) -> bool:
     return now >= then - 2 * noise(x[at:])
 
 
-_ERROR_RATE = re.compile(
+_ERROR_RATE = later(
     r"(?i)(?:^|[/_ .-])(?:[wcpdtm]er|(?:word|char(?:acter)?|phone(?:me)?|token) error rate)(?:$|[/_ .(-])"
 )
 """Shares of words, characters and so on that are wrong: they are to fall."""

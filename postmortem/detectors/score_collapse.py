@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 _ROLES = ("reward", "val_accuracy", "accuracy")
-_OPPONENT = re.compile(
+_OPPONENT = later(
     r"(?i)(?:^|[/_. ])(?:d|dis|disc\w*|domain\w*|real|fake|rejected|std|min|max|timing|int"
     r"|intrinsic|curiosity|bonus|novelty)"
     r"(?:$|[/_. ])"
@@ -31,7 +32,7 @@ _OPPONENT = re.compile(
 """Scores that fall where all is well: of a fooled discriminator, of a domain classifier, of rejected answers, and the
 rewards for what is new, which wear off. The largest value and a duration say nothing of the mean."""
 _ENTROPY = re.compile(r"(?i)entropy")
-_UPDATE = re.compile(r"(?i)(?:^|[/_. ])(?:approx_?)?kl(?:$|[/_. ]|_?div)|clip_?frac")
+_UPDATE = later(r"(?i)(?:^|[/_. ])(?:approx_?)?kl(?:$|[/_. ]|_?div)|clip_?frac")
 _JUMP = 5.0
 """Measures of how far an update moved the policy, and the ratio to their level from which one is a jump."""
 

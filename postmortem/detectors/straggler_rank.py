@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.core.roles import plain_name
 from postmortem.core.stats import centred_median, column_medians, median, step_change
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 _TIME = r"(?:time|duration|s|secs?|seconds?|ms|msec|millis\w*)(?: ?\(.*\))?$"
-_OWN_WORK = re.compile(
+_OWN_WORK = later(
     rf"(?:^|[ /])(?:comput(?:e|ing|ation)|forward|backward|fwd|bwd|kernels?|busy|own|local)(?:[ /]+\w+)*[ /]+{_TIME}"
 )
 """Times of what a rank does by itself."""
-_WAITING = re.compile(
+_WAITING = later(
     r"(?:^|[ /])(?:all ?reduce|all ?gather|reduce ?scatter|barrier|sync\w*|collectives?|comms?|communication|nccl"
     r"|peers?)"
     rf"(?:[ /]+\w+)*[ /]+(?:wait\w*|idle|stall\w*)(?:[ /]+{_TIME}|$)|(?:^|[ /])barrier[ /]+{_TIME}"

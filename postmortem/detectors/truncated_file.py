@@ -37,4 +37,4 @@ class TruncatedFile(BaseDetector):
     severity = "info"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        yield from findings(view, "truncated", self.code, self.name, self.severity)
+        yield from findings(view, {"cut"}, self.code, self.name, self.severity)

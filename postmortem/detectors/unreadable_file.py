@@ -35,4 +35,4 @@ class UnreadableFile(BaseDetector):
     severity = "warning"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        yield from findings(view, "unreadable", self.code, self.name, self.severity)
+        yield from findings(view, {"file"}, self.code, self.name, self.severity)

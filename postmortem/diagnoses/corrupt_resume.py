@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.last_good import last_good_step
@@ -125,16 +127,29 @@ def _announced_resume(view: View, jump: Finding) -> Event | None:
 
 def _restart_story(view: View, findings: tuple[Finding, ...], root: Finding) -> Story:
     """The parts that all three share: the loss before and after, the restarts, and the failing step to replay."""
-    story = Story(view, root, consequences(findings, root)).because(root.message)
-    loss, good = view.main("loss"), last_good_step(view, root.step)
-    before, after = value_at(loss, good), value_at(loss, root.step)
-    if loss is not None and before is not None and after is not None:
-        was = f"{loss.tag} was {number(before, 3)} at step {good}"
-        story.because(f"{was} and is {number(after, 3)} at step {root.step}")
+    story = Story(view, root, consequences(findings, root)).because(root.message, _loss_across(view, root.step))
     story.because(*(r.message for r in named(findings, "step-reset") if r is not root))
     if grave := _errors_since(findings, root):
         story.replay(step=grave[0].step)
     return story
+
+
+def _loss_across(view: View, step: int | None) -> str | None:
+    """The loss on both sides of a restart: at the same step, where both attempts logged it."""
+    loss = view.main("loss")
+    after = value_at(loss, step)
+    if loss is None or after is None:
+        return None
+    for old in (s for s in view.overwritten if s.tag == loss.tag):
+        at = np.flatnonzero((old.step == step) & np.isfinite(old.value))
+        if len(at):
+            was, now = number(float(old.value[at[-1]]), 3), number(after, 3)
+            return f"{loss.tag} was {was} at step {step} before the restart and is {now} at that step after it"
+    good = last_good_step(view, step)
+    before = value_at(loss, good)
+    if before is None:
+        return None
+    return f"{loss.tag} was {number(before, 3)} at step {good} and is {number(after, 3)} at step {step}"
 
 
 def _back_to_peak(view: View, jump: Finding) -> bool:

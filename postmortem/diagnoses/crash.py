@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from postmortem.core.patterns import later
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.story import ABOUT_NUMBERS, Story, named, sentence
 from postmortem.signatures import CATALOGUE
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from postmortem.signatures import Signature
 
 _LONG = 200  # characters of a message
-_SEE = re.compile(r"See (?P<other>[\w-]+)(?:[:;] (?P<rest>.+)|\.?$)")
+_SEE = later(r"See (?P<other>[\w-]+)(?:[:;] (?P<rest>.+)|\.?$)")
 
 
 @diagnosis

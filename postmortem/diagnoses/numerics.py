@@ -28,6 +28,7 @@ _NO_TARGETS = (
     "count the targets of the batches from step {step} on that the loss does not ignore (ignore_index, an attention or "
     "padding mask), and log the factors that it is multiplied by"
 )
+_FEW = 3
 _RAMP = "loss or gradient norm were not stable in the ten rows before: the run may have been diverging"
 
 
@@ -81,7 +82,8 @@ class Numerics:
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
         infinite = root.name == "inf-onset" and root.step is not None and not own_loss
-        ramp = bool(watched(view)) and not stable_before(view, root.step)
+        unknown = root.step is not None and root.severity == "error" and not (own_loss or backward or masked)
+        ramp = _enough_before(view, root) and not stable_before(view, root.step)
         strength: Strength = "likely" if own_loss and not masked else "possible"
         return (
             Story(view, root, consequences(findings, root))
@@ -93,7 +95,7 @@ class Numerics:
             )
             .advise(
                 _NO_TARGETS.format(step=root.step) if no_gradient else None,
-                f"check the samples of {_steps(root)}: an extreme value makes a loss overflow" if infinite else None,
+                f"check the samples of {_steps(root)}: {_extreme(infinite)}" if infinite or unknown else None,
                 _BACKWARD if own_loss else OVERFLOW if infinite else FORWARD,
                 _unmasked(view) if masked else None,
                 lower_rate(view, rate_at(view, root.step)) if ramp else None,
@@ -105,6 +107,15 @@ class Numerics:
                 strength,
             )
         )
+
+
+def _enough_before(view: View, root: Finding) -> bool:
+    """Whether the loss or gradient norm has rows enough before the fault for a course."""
+    return root.step is not None and any(int((s.step < root.step).sum()) >= _FEW for s in watched(view))
+
+
+def _extreme(infinite: bool) -> str:
+    return "an extreme value makes a loss overflow" if infinite else "non-finite or extreme values, empty samples"
 
 
 def _steps(root: Finding) -> str:

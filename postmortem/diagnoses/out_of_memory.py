@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.crash import Reason, crash_of, to_look_for, with_reasons
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
-_PROCESS = re.compile(r"Process (\d+) has (\d+(?:\.\d+)?) (\w+) memory in use")
+_PROCESS = later(r"Process (\d+) has (\d+(?:\.\d+)?) (\w+) memory in use")
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _FIRST_STEPS = 2
 _PARTS = 5
@@ -163,8 +163,10 @@ def _course(memory: Series) -> Reason | None:
         return Reason(evidence, (_KEPT, "record allocations with torch.cuda.memory._record_memory_history()"))
     low, high = float(value.min()), float(value.max())
     if high - low <= _GROWN * abs(high):
+        same = number(low) == number(high)
+        where = f"at {number(low)}" if same else f"between {number(low)} and {number(high)}"
         evidence = (
-            f"memory use ({tag}) stays between {number(low)} and {number(high)} in all {n} values up to the failure: a "
+            f"memory use ({tag}) stays {where} in all {n} values up to the failure: a "
             "larger batch or an evaluation may explain it, a leak is not seen"
         )
         return Reason(evidence, (_SHORTER,))

@@ -8,7 +8,7 @@ from postmortem.core.printable import number
 from postmortem.core.stats import median
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.last_good import last_good_checkpoint
-from postmortem.diagnoses.shared.story import Story, has_errors, named, role
+from postmortem.diagnoses.shared.story import NONFINITE, Story, named, role
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -16,29 +16,41 @@ if TYPE_CHECKING:
 
 _LOST = 0.2
 """Share of the entropy of the first updates below which a policy hardly explores."""
+_SHORTLY = 6
+"""Logged rewards, or a fiftieth of all if these are more, before the fall: a running mean of the reward falls late."""
 
 
 @diagnosis
 class ScoreCollapse:
-    """The training unlearned what it had learned: a reward rose, fell again and stayed low to the end of the log."""
+    """The training unlearned what it had learned: a reward rose, fell again and stayed low to the end of the log.
+
+    A loss that jumps or rises where the reward falls (that of a critic, which predicts rewards that no longer come) is
+    a consequence of it. One that does so long before, a non-finite value up to then, or an exploding gradient is not:
+    then the reward is a consequence.
+    """
 
     name = "score-collapse"
-    priority = 75
+    priority = 48  # before "diverged"
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
         found = [f for f in named(findings, "score-collapse") if f.severity != "info" and role(view, f) == "reward"]
-        if not found or has_errors(findings):
+        root = next(iter(found), None)
+        if root is None or root.step is None:
             return None
-        root = found[0]
-        best = None if root.step is None else last_good_checkpoint(view, root.step)
+        losses = _losses_with_it(view, findings, root.step)
+        if any(f.severity == "error" and f not in losses for f in findings):
+            return None
+        if any((f.step or 0) <= root.step for f in named(findings, *NONFINITE)):
+            return None
+        best = last_good_checkpoint(view, root.step)
         where = f"restart from {best.path} (step {best.step})" if best is not None else "restart from before that step"
-        entropy = _entropy(view, root.step or 0)
+        entropy = _entropy(view, root.step)
         unknown = "" if "; " in root.message else " The log does not show why."
         return (
-            Story(view, root)
-            .last_good(before=root.step)
-            .because(entropy)
+            Story(view, root, losses)
+            .last_good(before=min([root.step, *(f.step for f in losses if f.step is not None)]))
+            .because(entropy, *(f.message for f in losses[:2]))
             .disproved_by("the task, the reward or the opponents changed at that step")
             .advise(
                 f"{where}, with a lower learning rate or a smaller clip range, or a penalty on the KL divergence",
@@ -52,6 +64,15 @@ class ScoreCollapse:
                 "possible",
             )
         )
+
+
+def _losses_with_it(view: View, findings: tuple[Finding, ...], fell: int) -> list[Finding]:
+    """The finite losses that jump or rise from the few updates before the fall of the reward on."""
+    reward = view.main("reward")
+    steps = np.empty(0, np.int64) if reward is None else reward.step
+    before = steps[max(0, int(np.searchsorted(steps, fell)) - max(_SHORTLY, len(steps) // 50)) :][:1]
+    first = int(before[0]) if len(before) else fell
+    return [f for f in named(findings, "loss-spike", "divergence") if f.step is not None and f.step >= first]
 
 
 def _entropy(view: View, step: int) -> str | None:

@@ -10,8 +10,9 @@ from postmortem.integrations import pandas as pandas  # registers df.postmortem
 
 
 def register(shell: Any) -> None:
-    """Adds the magic to a running IPython."""
-    shell.register_magic_function(magic, magic_kind="line", magic_name="postmortem")
+    """Adds the magic to a running IPython. In a terminal, which shows no HTML, it prints the report as well."""
+    in_notebook = hasattr(shell, "kernel")
+    shell.register_magic_function(magic if in_notebook else printed, magic_kind="line", magic_name="postmortem")
 
 
 def magic(line: str) -> Any:
@@ -27,6 +28,17 @@ def magic(line: str) -> Any:
         print(f"postmortem: {error}")
         return None
     return report[0] if len(report) == 1 and not report.problems else report
+
+
+def printed(line: str) -> Any:
+    """Scan paths, by default the current folder, and print the report: ``%postmortem runs/``.
+
+    The value is a `RunReport` for one run, else a `Report`. What cannot be read is one line, not a traceback.
+    """
+    report = magic(line)
+    if report is not None:
+        print(report)
+    return report
 
 
 def _paths(line: str) -> list[str]:

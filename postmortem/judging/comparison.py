@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 NOISE_FACTOR = 5.0
 LASTING_POINTS = 3
-_OUTCOMES = ("facts/run_id", "facts/display_name", "facts/exit_code", "facts/plan/done")
+_OUTCOMES = ("facts/run_id", "facts/display_name", "facts/exit_code")
 """The names of a run and its last step are not settings."""
 
 
 def compare(a: Run, b: Run) -> Comparison:
     """Compares two runs that were read; `a` is the baseline whose noise counts."""
     left, right = View(a), View(b)
-    name_a, name_b = (f"{run.name} ({run.path})" if a.name == b.name else run.name for run in (a, b))
+    name_a, name_b = (str(run.path) if a.name == b.name else run.name for run in (a, b))
     unit = "epoch" if a.step_axis == b.step_axis == "epoch" else "step"
     partings = []
     matched: set[int] = set()
@@ -56,7 +56,7 @@ def compare(a: Run, b: Run) -> Comparison:
     )
     if not any(word in key.lower() for key in {*config_a, *config_b, *facts_a, *facts_b} for word in ("git", "commit")):
         unknown.append("code version: not logged")
-    unknown.append("data order: not logged; equal losses up to the first difference suggest the same order")
+    unknown.append(f"data order: not logged; {_order_of_data(partings)}")
     return Comparison(
         a=name_a,
         b=name_b,
@@ -66,6 +66,20 @@ def compare(a: Run, b: Run) -> Comparison:
         only_b=tuple(s.tag for s in right.series if id(s) not in matched),
         not_known=tuple(unknown),
     )
+
+
+def _order_of_data(partings: list[Parting]) -> str:
+    """What the losses tell of the order of the data, which no log names."""
+    losses = [p for p in partings if p.role == "loss" and p.common_steps]
+    if not losses:
+        return "no loss is logged at a common step, which could tell"
+    alike = max(p.common_steps if p.exact_step is None else p.equal_steps for p in losses)
+    if not alike:
+        return "the losses differ from the first common step on, so that they do not tell"
+    common = (
+        f"equal losses at the first {alike} common steps" if alike > 1 else "an equal loss at the first common step"
+    )
+    return f"{common} suggest{'s' if alike == 1 else ''} the same order there"
 
 
 def _counterpart(series: Series, left: View, right: View) -> Series | None:
@@ -87,6 +101,7 @@ def _part(a: Series, b: Series, unit: str) -> Parting:
         role=a.role,
         common_steps=len(common),
         exact_step=None if first is None else int(common[first]),
+        equal_steps=len(common) if first is None else first,
         values=None if first is None else (float(x[first]), float(y[first])),
         beyond_noise_step=None if beyond is None else int(common[beyond]),
         unit=unit,
@@ -109,8 +124,10 @@ def _beyond_noise(x: NDArray[np.float64], y: NDArray[np.float64]) -> int | None:
 
 def _facts(run: Run) -> dict[str, Any]:
     """What the files of a run say of it, such as its host, without its name and its end: {"facts/host": "node1"}."""
-    facts = [_flat(reading.facts, "facts") for reading in run.readings]
-    return {key: value for of_one in facts for key, value in of_one.items() if key not in _OUTCOMES}
+    facts = [_flat({k: v for k, v in reading.facts.items() if k != "plan"}, "facts") for reading in run.readings]
+    plans = [reading.facts["plan"] for reading in run.readings if "plan" in reading.facts]
+    planned = [{"facts/planned length": f"{p['planned']} {p['unit']}s"} for p in plans if p.get("planned")]
+    return {key: value for of_one in [*facts, *planned] for key, value in of_one.items() if key not in _OUTCOMES}
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -6,20 +6,20 @@ print that step beside them: the report names the epoch, and this is the one pla
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from postmortem.core.patterns import later
+
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping, Sequence
 
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.report import Around
     from postmortem.core.view import View
 
-_STEP = re.compile(
-    r"(?<![-\w])(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?![\d.])"
-)
+_STEP = later(r"(?<![-\w])(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?![\d.])")
 
 
 _OF_AN_EPOCH = (("the batch of step ", "a batch of step "), ("the previous step", "the previous epoch"))

@@ -6,16 +6,19 @@ for all of them.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from postmortem.core.patterns import later
+
 if TYPE_CHECKING:
+    import re
+
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.report import Around, RunReport
     from postmortem.core.view import View
 
-_STEP = re.compile(r"\b(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?![\d.])")
+_STEP = later(r"\b(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?![\d.])")
 
 
 def without_row_numbers(report: RunReport, view: View) -> RunReport:

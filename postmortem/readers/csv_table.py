@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.progress import progressed
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
@@ -18,13 +19,14 @@ from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import is_blank, written_number
 from postmortem.readers.shared.long_rows import LongRows
-from postmortem.readers.shared.open_end import CUT, NOT_USED, last_number
+from postmortem.readers.shared.open_end import CUT, NO_END, NOT_USED, last_number
 from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import EPOCHS, counter_names, plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postmortem.core.model import Extent
     from postmortem.readers import Content
 
 _MOST_REPORTED = 20
@@ -32,7 +34,7 @@ _COMPARED = 20
 """Rows whose last cell is compared with that of a last line without a line end."""
 _AT_ONCE = 8192
 """Rows of plain numbers that are read together."""
-_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_COMMA = later(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _POINT = re.compile(r"\d\.\d")
 _MONITOR = {"r", "l", "t"}
 """Columns of Gym's Monitor: reward, length and time of each episode."""
@@ -123,7 +125,9 @@ class _File:
             self.reading.skipped[Skip.CELLS] = sum(texts.values())
             self.reading.notes.append(f"text columns: {', '.join(sorted(texts))}")
         if not self.names:
-            problems.append(Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing"))
+            problems.append(
+                Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing", extent="file")
+            )
         self.reading.problems += problems + self.damaged[:_MOST_REPORTED]
         if more := self.damaged[_MOST_REPORTED:]:
             what = f"{len(more)} more lines with a wrong number of cells, starting here"
@@ -170,12 +174,20 @@ class _File:
 
     def torn(self, number: int, cells: list[str], names: list[str], *, last: bool) -> list[str]:
         """Reports a line with too few or too many cells, and returns the cells that are surely whole and in place."""
+        extent: Extent = "records"
         if last and len(cells) < len(names):
-            what, lost = CUT, f"its last {len(names) - len(cells) + 1} cells"
+            what, lost, extent = CUT, f"its last {len(names) - len(cells) + 1} cells", "cut"
         else:
             what, lost = f"{len(cells)} cells in this line, {len(names)} in the header", "the cells that do not fit"
         self.damaged.append(
-            Problem(path=str(self.path), line=number, what=what, kept=f"{len(self.table)} rows before it", lost=lost)
+            Problem(
+                path=str(self.path),
+                line=number,
+                what=what,
+                kept=f"{len(self.table)} rows before it",
+                lost=lost,
+                extent=extent,
+            )
         )
         return cells[: len(names)] if len(cells) > len(names) else cells[:-1]
 
@@ -183,10 +195,11 @@ class _File:
         """The cells of a last line without a line end, without the last one if that may be cut, which is reported."""
         state = last_number(cells[-1], self.last_cells)
         if state == "whole" and (cells[-1] or "" in self.last_cells):
+            self.reading.notes.append(NO_END)
             return cells
         what, lost = (CUT, "its last cell") if state == "cut" else (NOT_USED, "")
         kept = f"{len(self.table)} rows before it"
-        self.damaged.append(Problem(path=str(self.path), line=number, what=what, kept=kept, lost=lost))
+        self.damaged.append(Problem(path=str(self.path), line=number, what=what, kept=kept, lost=lost, extent="cut"))
         return cells[:-1]
 
     def row(self, line: int, names: list[str], cells: list[str]) -> None:

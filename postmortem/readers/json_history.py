@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers import reader
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from postmortem.core.skipped import Skips
     from postmortem.readers import Content
 
-_LIKELY = re.compile(r'"[^"\\]{1,80}"\s{0,20}:\s{0,20}(?:\[|\{\s{0,20}"0"\s{0,20}:)\s{0,20}"?(?:[-+\d]|NaN|Inf|null)')
+_LIKELY = later(r'"[^"\\]{1,80}"\s{0,20}:\s{0,20}(?:\[|\{\s{0,20}"0"\s{0,20}:)\s{0,20}"?(?:[-+\d]|NaN|Inf|null)')
 _ROWS = re.compile(r"(?:^|:)\s{0,20}\[\s{0,20}\{")
 _LARGEST = 64 << 20
 """Bytes; a larger document is a data set, and parsing it to see whether it is a history would take seconds."""
@@ -78,7 +79,9 @@ class JsonHistory:
         try:
             rows = _rows(json.loads(text), left_out)
         except (ValueError, RecursionError):
-            reading.problems.append(Problem(path=str(path), what="damaged JSON", kept="nothing", lost="the file"))
+            reading.problems.append(
+                Problem(path=str(path), what="damaged JSON", kept="nothing", lost="the file", extent="file")
+            )
             return reading
         table = RowTable()
         for row in rows:
@@ -114,14 +117,15 @@ def _rows(document: Any, left_out: list[str]) -> list[dict[str, Any]]:
     rows = [row for row in found if isinstance(row, dict)]
     names = {name for row in rows for name, value in leaves(row) if number(value) is not None}
     counted = any(plain(name) in _COUNTS for name in names)
-    return rows if len(rows) == len(found) >= _FEWEST and counted and any(map(_is_loss, names)) else []
+    blank = {name for row in rows for name, value in leaves(row) if is_blank(value)}
+    return rows if len(rows) == len(found) >= _FEWEST and counted and any(map(_is_loss, names | blank)) else []
 
 
 def _of_columns(document: dict[str, Any], left_out: list[str]) -> list[dict[str, Any]]:
     """The rows of a document that has a list per metric."""
     columns, others = {}, 0
     for name, value in _columns(document):
-        if isinstance(value, list) and _numbers(value):
+        if isinstance(value, list) and value and _numbers(value, none=_is_loss(name)):
             columns[name] = value
         else:
             others += len(value) if isinstance(value, list) else 1
@@ -129,7 +133,7 @@ def _of_columns(document: dict[str, Any], left_out: list[str]) -> list[dict[str,
     n = max(lengths, key=lambda length: (lengths.count(length), length), default=0)
     table = {name: values for name, values in columns.items() if len(values) == n}
     left_out += [f"{name} ({len(values)})" for name, values in columns.items() if len(values) != n]
-    if n < _FEWEST or n * len(table) < others:
+    if n < _FEWEST or n * len(table) < others or not any(map(_numbers, table.values())):
         return []
     return [dict(zip(table, cells, strict=True)) for cells in zip(*table.values(), strict=True)]
 
@@ -145,10 +149,10 @@ def _columns(part: dict[str, Any], prefix: str = "", depth: int = DEEPEST) -> It
             yield prefix + key, value
 
 
-def _numbers(values: list[Any]) -> bool:
-    """Whether a list has numbers and, in their place, at most nulls."""
+def _numbers(values: list[Any], none: bool = False) -> bool:
+    """Whether a list has numbers (or may have `none`) and, in their place, at most nulls."""
     known = [number(value) for value in values if not is_blank(value)]
-    return bool(known) and None not in known
+    return (bool(known) or none) and None not in known
 
 
 def _is_loss(name: str) -> bool:

@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from postmortem.core.patterns import later
 from postmortem.core.progress import numbered
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
@@ -24,11 +25,9 @@ if TYPE_CHECKING:
     from postmortem.readers import Content
 
 _NAMES = (".jsonl", ".ndjson", ".log.json", "scalars.json")
-_NUMBER_KEY = re.compile(
-    r'"([^"\\]+)"\s*:\s*(?:-?\d|NaN|-?Infinity|"-?(?:nan|inf)"|\{[^{}\[\]]{0,200}?"mean"\s*:)', re.I
-)
+_NUMBER_KEY = later(r'"([^"\\]+)"\s*:\s*(?:-?\d|NaN|-?Infinity|"-?(?:nan|inf)"|\{[^{}\[\]]{0,200}?"mean"\s*:)', re.I)
 _HEADER_KEYS = {"env_info", "exp_name", "config"}
-_PLAN = re.compile(r"\b(max_epochs|max_iters|total_epochs)\s*=\s*(\d{1,9})\b")
+_PLAN = later(r"\b(max_epochs|max_iters|total_epochs)\s*=\s*(\d{1,9})\b")
 """The length of the training, in the settings that mmdetection's first line quotes."""
 _OF_TRAINING = ("loss", "val_loss", "lr", "grad_norm", "perplexity")
 """Roles that show a log of a training, though nothing in it counts: predictions hold scores, accuracies, rewards."""

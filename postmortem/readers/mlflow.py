@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from postmortem.core.errors import described
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.points import PointsBuilder
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Ended
     from postmortem.readers import Content
 
-_KEY = re.compile(r"^(\w+):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_KEY = later(r"^(\w+):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _ENDS: dict[str, Ended] = {"1": "running", "3": "completed", "4": "crashed", "5": "killed"}
 """RunStatus of MLflow's service.proto; 2 is a run that has not begun."""
 _FOLDERS = ("metrics", "params", "tags")
@@ -86,7 +87,7 @@ def _below(folder: Path, reading: Reading) -> list[Path]:
         return sorted(file for file in folder.rglob("*") if file.is_file())
     except OSError as error:
         reading.problems.append(
-            Problem(path=str(folder), what=f"cannot be listed: {described(error)}", lost="the folder")
+            Problem(path=str(folder), what=f"cannot be listed: {described(error)}", lost="the folder", extent="file")
         )
         return []
 
@@ -95,7 +96,8 @@ def _text(file: Path, reading: Reading) -> str:
     try:
         return file.read_bytes().decode("utf-8", "replace")
     except OSError as error:
-        reading.problems.append(Problem(path=str(file), what=f"cannot be opened: {error.strerror}", lost="the file"))
+        what = f"cannot be opened: {error.strerror}"
+        reading.problems.append(Problem(path=str(file), what=what, lost="the file", extent="file"))
         return ""
 
 
@@ -105,7 +107,8 @@ def _values(file: Path, reading: Reading, tag: str) -> list[tuple[float, str, in
     *lines, last = _text(file, reading).split("\n")
     if last.strip():  # its writer ends each line
         kept = f"{len(lines)} lines before it"
-        reading.problems.append(Problem(path=str(file), line=len(lines) + 1, what=CUT, kept=kept, lost="the line"))
+        cut = Problem(path=str(file), line=len(lines) + 1, what=CUT, kept=kept, lost="the line", extent="cut")
+        reading.problems.append(cut)
     for line, text in enumerate(lines, 1):
         cells = text.split()
         if not cells:

@@ -89,7 +89,7 @@ class MLflowDatabase:
             reading.problems.append(Problem(path=str(path), what=f"damaged database: {error}", lost=lost))
         if (missing := _missing_bytes(file)) and not reading.problems:
             what = f"truncated: {missing} bytes are missing at the end of the database"
-            reading.problems.append(Problem(path=str(path), what=what, lost="what they held"))
+            reading.problems.append(Problem(path=str(path), what=what, lost="what they held", extent="cut"))
         reading.points = builder.build()
         kept = f"{len(reading.points)} numbers"
         reading.problems = [replace(problem, kept=kept) for problem in reading.problems]

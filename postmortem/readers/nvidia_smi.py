@@ -60,7 +60,8 @@ class NvidiaSmi:
             whole = last.count(",") == len(names) - 1
             what, lost = (NOT_USED, "") if whole else (CUT, "this line")
             kept = f"{len(lines) - 1} lines before it"
-            reading.problems.append(Problem(path=str(path), line=len(lines) + 1, what=what, kept=kept, lost=lost))
+            at = len(lines) + 1
+            reading.problems.append(Problem(path=str(path), line=at, what=what, kept=kept, lost=lost, extent="cut"))
         for number, line in enumerate(lines[1:], 2):
             cells = dict(zip(names, (cell.strip() for cell in line.split(",")), strict=False))
             moment = iso_time(cells.get("time", "").replace("/", "-"))

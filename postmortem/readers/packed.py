@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import READERS, content_of, reader
-from postmortem.readers.shared.codecs import CODECS, Damaged, codec_of
+from postmortem.readers.shared.codecs import CODECS, Damaged, Truncated, codec_of
 from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.text import TextReader, read_text
 from postmortem.readers.text.lines.blocks import looks_like_text
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
+    from postmortem.core.model import Extent
     from postmortem.readers import Content, Reader
     from postmortem.readers.shared.codecs import Codec
 
@@ -87,8 +88,8 @@ class PackedTable:
             return True
         if _table_reader(path.with_name(_unpacked_name(path)), beginning) is not None:
             return True
-        with _unpacked(path, _LONGEST_DOCUMENT) as (text, what):  # a JSON document is known by all of it
-            return _table_reader(text, beginning) is not None or what.startswith(("truncated", "damaged"))
+        with _unpacked(path, _LONGEST_DOCUMENT) as (text, wrong):  # a JSON document is known by all of it
+            return _table_reader(text, beginning) is not None or isinstance(wrong, Damaged)
 
     @staticmethod
     def read(path: Path) -> Reading:
@@ -153,56 +154,57 @@ def _read_table(text: Path) -> Reading:
         head = file.read(_HEAD)
     if (found := _table_reader(text, head)) is not None:
         return found.read(text)
-    problem = Problem(path=str(text), what="no reader knows the table in it", lost="the file")
+    problem = Problem(path=str(text), what="no reader knows the table in it", lost="the file", extent="file")
     return Reading(source=PackedTable.kind, path=str(text), problems=[problem])
 
 
 def _read(path: Path, read: Callable[[Path], Reading]) -> Reading:
     """What `read` reads of the unpacked file, under the name of the packed one, with what is wrong with that."""
-    with _unpacked(path, _LONGEST) as (text, what):
+    with _unpacked(path, _LONGEST) as (text, wrong):
         os.utime(text, (path.stat().st_atime, path.stat().st_mtime))  # the year of times without one
         reading = read(text)
         empty = not text.stat().st_size
     reading.path = str(path)
     reading.events = [replace(event, file=str(path)) for event in reading.events]
     reading.problems = [replace(problem, path=str(path)) for problem in reading.problems]
-    if what:
+    if wrong is not None:
         # a checksum comes after the text that it is of, so some of that may be wrong
         kept = "nothing" if empty else "the text before it, of which the last part may be wrong if a byte is"
-        problem = Problem(path=str(path), what=what, kept=kept, lost="the rest of the file")
+        extent: Extent = "file" if empty else "cut" if isinstance(wrong, Truncated) else "records"
+        problem = Problem(path=str(path), what=str(wrong), kept=kept, lost="the rest of the file", extent=extent)
         reading.problems = [*([] if empty else reading.problems), problem]
     return reading
 
 
 @contextmanager
-def _unpacked(path: Path, longest: int) -> Iterator[tuple[Path, str]]:
+def _unpacked(path: Path, longest: int) -> Iterator[tuple[Path, ValueError | None]]:
     """A temporary file with the first `longest` bytes of text, or a few more, and what is wrong with the packed one."""
     with path.open("rb") as packed, tempfile.TemporaryDirectory(prefix="postmortem-") as folder:
         codec = codec_of(path.name, packed.read(8))
         packed.seek(0)
         text = Path(folder) / (_unpacked_name(path) if codec else path.name)
         with text.open("wb") as out:
-            what = (
+            wrong = (
                 _unpack(codec, packed, out, longest)
                 if codec and codec.available
-                else "the file does not begin as its name says"
+                else ValueError("the file does not begin as its name says")
             )
-        yield text, what
+        yield text, wrong
 
 
 def _unpacked_name(path: Path) -> str:
     return path.name.rpartition(".")[0]
 
 
-def _unpack(codec: Codec, packed: BinaryIO, out: BinaryIO, longest: int) -> str:
-    """Writes the text of a packed file; what is wrong with it, empty if nothing is."""
+def _unpack(codec: Codec, packed: BinaryIO, out: BinaryIO, longest: int) -> ValueError | None:
+    """Writes the text of a packed file; what is wrong with it, if anything is."""
     written = 0
     try:
         for text in codec.texts(packed):
             out.write(text)
             written += len(text)
             if written >= longest:
-                return f"unpacks to more than {longest >> 30} GiB"
+                return ValueError(f"unpacks to more than {longest >> 30} GiB")
     except Damaged as error:
-        return str(error)
-    return ""
+        return error
+    return None

@@ -10,6 +10,7 @@ import numpy as np
 
 from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.reading import Reading
 from postmortem.core.skipped import Skip
 from postmortem.readers import reader
@@ -26,7 +27,7 @@ _CONFIG = (
     *("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "train_batch_size"),
     *("best_model_checkpoint", "best_metric", "best_global_step", "trial_name"),
 )
-_SCALAR = re.compile(
+_SCALAR = later(
     r'"(\w+)"\s*:\s*(-?(?:0|[1-9]\d{0,300})(?:\.\d+)?(?:[eE][+-]?\d+)?|"[^"\\\x00-\x1f]*"|null|true|false)\s*[,}]'
 )
 
@@ -67,7 +68,9 @@ class TrainerState:
             state = _recovered(text, reading)
         if not isinstance(state, dict) or not isinstance(state.get("log_history", []), list):
             reading.problems.append(
-                Problem(path=str(path), what="not a trainer state: it has no log_history", kept="nothing")
+                Problem(
+                    path=str(path), what="not a trainer state: it has no log_history", kept="nothing", extent="file"
+                )
             )
             return reading
         _fill(reading, state)
@@ -125,6 +128,13 @@ def _recovered(text: str, reading: Reading) -> dict[str, Any]:
     lost = "the incomplete entry and everything after it" if cut else "the content around the damage"
     line = text.count("\n", 0, stop) + 1
     reading.problems.append(
-        Problem(path=reading.path, line=line, what=what, kept=f"{len(entries)} entries of log_history", lost=lost)
+        Problem(
+            path=reading.path,
+            line=line,
+            what=what,
+            kept=f"{len(entries)} entries of log_history",
+            lost=lost,
+            extent="cut" if cut else "records",
+        )
     )
     return state if key or state else {"log_history": None}

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from postmortem.core.launched import PLACEHOLDER, resumed_command
+from postmortem.core.model import MASKED
 from postmortem.core.printable import number
 from postmortem.replay.fixes import FIXES, Advice, Scope, finite
 
@@ -31,6 +32,7 @@ _BY_HAND = (
     "and begin with the step after the checkpoint"
 )
 """What to do with a script that has no option that resumes."""
+_LEARNS = "makes the step finite and lets it learn through this operator"
 
 
 def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, ...]:
@@ -70,24 +72,40 @@ def _resume(view: View | None, checkpoint: str) -> str:
 
 def advised(culprit: Culprit, view: View | None) -> list[str]:
     """What to change, without a word on the checkpoint to go on from; none where nothing is known."""
-    return _of_the_fixes(culprit, view) or list(_nothing_cured(culprit))
+    masked = list(_fully_masked(culprit))
+    return [*masked, *_of_the_fixes(culprit, view)] or list(_nothing_cured(culprit))
+
+
+def _fully_masked(culprit: Culprit) -> Iterator[str]:
+    """What to do about rows of a softmax that hold only -inf."""
+    inputs = culprit.tensor.get("inputs") or ()
+    if not any(t.get(MASKED) for t in inputs):
+        return
+    tried = culprit.tensor.get(MASKED)
+    outcome = {"finite": " (tried: the step is finite then)", "fails": " (tried: the step fails as well)"}
+    yield (
+        f"{culprit.file}:{culprit.line}: leave at least one value of each row unmasked, or set a row that is -inf from "
+        f"end to end to 0 before {culprit.op}{outcome.get(str(tried), '')}, and leave its result out of the loss"
+    )
 
 
 def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
-    """Those last whose loss is then far from its course; where there are only such, what to look at comes first."""
-    given = [(culprit.suggestion is not None and _far(culprit, "eps"), a) for a in _of_the_suggestion(culprit)]
+    """Those last whose loss is then far from its course, or against which something else speaks; where there are only
+    such, what to look at comes first."""
+    given = [(culprit.suggestion is not None and _doubtful(culprit, "eps"), a) for a in _of_the_suggestion(culprit)]
     ask = partial(FIXES.call, default=None, path=culprit.file or "the replay", lost="the advice of this fix")
     for fix in (kind() for kind in FIXES):
         cure = ask(fix, "cure", culprit)
         advised = ask(fix, "advice", culprit, cure, view) if cure is not None else None
         if advised is not None:
-            given.append((cure.far_from is not None, _with_its_loss(advised, cure)))
+            given.append((_is_doubtful(cure), _with_its_loss(advised, cure)))
     if any(a.scope is Scope.LINE for far, a in given if not far):
         given = [(far, a) for far, a in given if a.scope is not Scope.STATE]
     ordered = sorted(given, key=lambda each: (each[0], _place(culprit, each[1].scope)))
     texts = _in_turn([a for far, a in ordered if not far]) + [a.text for far, a in ordered if far]
     only_far = bool(given) and all(far for far, _ in given)
-    return [*_nothing_cured(culprit, "keeps the loss on its course"), *texts] if only_far else texts
+    which = "keeps the loss on its course" if any(f.far_from is not None for f in culprit.fixes) else _LEARNS
+    return [*_nothing_cured(culprit, which), *texts] if only_far else texts
 
 
 def _place(culprit: Culprit, scope: Scope) -> float:
@@ -103,8 +121,12 @@ def _in_turn(given: Sequence[Advice]) -> list[str]:
     return texts
 
 
-def _far(culprit: Culprit, name: str) -> bool:
-    return any(f.name == name and f.far_from is not None for f in culprit.fixes)
+def _doubtful(culprit: Culprit, name: str) -> bool:
+    return any(f.name == name and _is_doubtful(f) for f in culprit.fixes)
+
+
+def _is_doubtful(cure: Fix) -> bool:
+    return cure.far_from is not None or bool(cure.note)
 
 
 def _with_its_loss(advised: Advice, cure: Fix) -> Advice:

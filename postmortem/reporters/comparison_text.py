@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from postmortem.core.comparison import MACHINE
 from postmortem.core.printable import number, printable
 
 if TYPE_CHECKING:
     from postmortem.core.comparison import Comparison, Parting
 
 _SHOWN = 20
+_SPEED = re.compile(r"(?i)run_?time|per_sec|/s(ec)?$|_s(ec)?$|\btime\b")
 
 
 def comparison_text(found: Comparison) -> str:
@@ -37,6 +40,8 @@ def comparison_text(found: Comparison) -> str:
         for p in parted[:_SHOWN]:
             start = p.beyond_noise_step
             noise = "within noise" if start is None else f"by more than the noise from {p.unit} {start} on"
+            if p.role in MACHINE or (p.role is None and _SPEED.search(p.tag)):
+                noise = "a measure of time or speed"
             lines.append(f"  {p.unit} {p.exact_step}: {_values(p)}; {noise}")
         if len(parted) > _SHOWN:
             lines.append(f"  … and {len(parted) - _SHOWN} more")

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from postmortem.core.model import SCHEMA_VERSION, Checkpoint, Diagnosis, Event, json_value
+from postmortem.core.model import SCHEMA_VERSION, Checkpoint, Diagnosis, Event, Problem, json_value
 from postmortem.core.report import Around, Report, RunReport
 from postmortem.reporters import RenderOptions, reporter
-
-if TYPE_CHECKING:
-    from postmortem.core.model import Problem
 
 RENAMED: dict[type, dict[str, str]] = {
     Report: {"version": "postmortem"},
@@ -25,6 +22,7 @@ RENAMED: dict[type, dict[str, str]] = {
 LEFT_OUT: dict[type, tuple[str, ...]] = {
     RunReport: ("drawing", "last_step", "unit", "run"),  # last_step and unit: parts of "steps"
     Event: ("source", "wall_time"),
+    Problem: ("extent",),  # the name and severity of its finding
     Checkpoint: ("nonfinite", "problem", "looked_into"),  # findings of their own
 }
 """Fields without a key in the document. All others are written, in the order of their dataclass."""

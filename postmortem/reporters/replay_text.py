@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import shown
-from postmortem.core.culprit import GROWTH
+from postmortem.core.model import GROWTH, RATE
 from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import (
     actions,
     fidelity_words,
     found,
     from_here,
+    in_a_word,
     leads,
     outcomes,
     source_lines,
@@ -70,11 +71,11 @@ def _cures(c: Culprit) -> str:
 def how_surely(c: Culprit) -> str:
     """How a culprit was established, and how closely the replay followed the log."""
     if c.fidelity is None:
-        return f"established: {c.established}"
+        return f"established: {in_a_word(c)}"
     lead = (
         "" if c.fidelity.ok else "a lead, not established; " if c.fidelity.compared else "not compared with the log; "
     )
-    return f"{lead}established: {c.established}; fidelity: {fidelity_words(c.fidelity)}"
+    return f"{lead}established: {in_a_word(c)}; fidelity: {fidelity_words(c.fidelity)}"
 
 
 def replay_lines(result: ReplayResult, width: int = 100, *, asked: int | None = None) -> Iterator[str]:
@@ -249,12 +250,12 @@ def _verdict(c: Culprit) -> Iterator[str]:
         yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
         return
     means = CAUSES.get(c.cause, "a fault of the training code that raises no error")
-    meaning = f"{means} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
+    meaning = f"{means} (cause: {c.cause}, phase: {c.phase}, established: {in_a_word(c)})"
     if (growth := c.tensor.get(GROWTH)) is not None:
         yield f"Culprit: the training diverged: {growth}"
         yield f"  the first value that is not finite: {happened(c)}"
         yield f"  {meaning}"
-    elif incident(c) is None and "checkpoint" not in c.tensor:
+    elif incident(c) is None and "checkpoint" not in c.tensor and RATE not in c.tensor:
         yield f"Culprit: {meaning}"
     else:
         yield f"Culprit: {happened(c)}"

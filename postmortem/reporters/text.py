@@ -8,7 +8,6 @@ from rich.cells import cell_len
 
 from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.culprit_words import actions, from_here, leads
 from postmortem.reporters.shared.outline import (
     CLAIMS,
@@ -71,6 +70,15 @@ def render(report: Report, options: RenderOptions) -> str:
     return page.text()
 
 
+def _of_culprit(run: RunReport) -> list[str]:
+    """The lines about the culprit of a run that was replayed; what makes them takes a while to import."""
+    if run.culprit is None:
+        return []
+    from postmortem.reporters.replay_text import culprit_lines
+
+    return culprit_lines(run.culprit)
+
+
 def _run(page: Page, run: RunReport) -> None:
     page.add(verdict_words(run), (clean(run.name), "bold"), " · ", headline(run), style=VERDICT_STYLE[run.verdict])
     page.add("", (" · ".join([clean(run.path), about(run)]), "dim"))
@@ -78,7 +86,7 @@ def _run(page: Page, run: RunReport) -> None:
     if bad:
         page.blank()
     diagnosis, folds = run.diagnosis, folded(run)
-    told = culprit_lines(run.culprit)
+    told = _of_culprit(run)
     if leads(run):
         _culprit(page, told)
     if diagnosis:

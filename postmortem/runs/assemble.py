@@ -231,7 +231,7 @@ def _read(part: Part) -> Reading:
 
 
 def _unread(part: Part, what: str) -> Reading:
-    problem = Problem(path=str(part.path), what=what, lost="the file")
+    problem = Problem(path=str(part.path), what=what, lost="the file", extent="file")
     return Reading(source=part.reader.kind, path=str(part.path), problems=[problem])
 
 

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from postmortem.core.patterns import later
 from postmortem.core.view import View
 from postmortem.readers.shared.json_numbers import written_number
 from postmortem.runs.file_names import rank_in_name, rank_of_folder, torchrun_rank
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _LARGEST = 1 << 28  # bytes; the lines of a larger log are not searched for
 _LONGEST = 20_000  # bytes of a line that are looked at
 _ROUNDED = 0.0005  # what four printed digits leave open: a log prints fewer than a binary file holds
-_NUMBER = re.compile(
+_NUMBER = later(
     r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?|\d[\d_]*\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?)(?![a-z])", re.IGNORECASE
 )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from postmortem.core.patterns import later
 from postmortem.runs.table_file import CSV_HEADER
 
 _VERDICTS = rb"(?:FAILED|SUSPECT|HEALTHY|NOT JUDGED)"
-_ANNOTATION = re.compile(rb"::(?:error|warning|notice) file=[^\n]*,title=[^\n]+|\d+ runs?: [^\n]+")
+_ANNOTATION = later(rb"::(?:error|warning|notice) file=[^\n]*,title=[^\n]+|\d+ runs?: [^\n]+")
 """A line for GitHub Actions."""
 _PAGE_BEGINS = re.compile(rb"%b {2,8}\S| {12}(?:No run was found|\d+ runs?: )" % _VERDICTS)
 _PAGE_LINE = re.compile(rb" {0,12}|[A-Za-z ]{11} .*")

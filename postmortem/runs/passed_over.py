@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.roles import role_of
 from postmortem.readers.packed import is_packed_log, is_packed_table
 from postmortem.readers.shared.codecs import codec_of
@@ -16,7 +17,7 @@ from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, plain
 
 LOGS = {".wandb", ".out", ".err", ".log", ".stdout", ".stderr", ".csv", ".jsonl"}
 """Endings of files that a user would miss if they were passed over in silence."""
-_BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|prev|copy)\d{0,3}|~)$", re.IGNORECASE)
+_BACKUP = later(r"(?:\.(?:bak|backup|old|orig|save|prev|copy)\d{0,3}|~)$", re.IGNORECASE)
 _PACKED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd", ".bz2": "bzip2", ".zip": "zip"}
 _NOT_OPENED = {
     **dict.fromkeys((".parquet", ".feather", ".arrow"), "a table in a binary format"),
@@ -25,10 +26,10 @@ _NOT_OPENED = {
     **dict.fromkeys((".xlsx", ".xls"), "a spreadsheet"),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "a database"),
 }
-_OF_METRICS = re.compile(
+_OF_METRICS = later(
     r"(?:^|[-_.])(?:metrics?|history|hist|logs?|loss(?:es)?|curves?|progress|scalars?)(?:$|[-_.\d])", re.IGNORECASE
 )
-_PAIR = re.compile(r'"([^"\\]{1,80})"\s{0,20}:\s{0,20}(\[\s{0,20})?-?(?:\d|NaN|Infinity)')
+_PAIR = later(r'"([^"\\]{1,80})"\s{0,20}:\s{0,20}(\[\s{0,20})?-?(?:\d|NaN|Infinity)')
 _NUMBERS = re.compile(rb"\s*+\[\s*+\[?\s*+-?(?:\d|NaN|Infinity)[^\"]*+\Z")
 _MOST_LISTED = 1000
 """Entries of a folder that is not searched that are looked at."""

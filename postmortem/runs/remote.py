@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from postmortem.checkpoints.find import is_weights
 from postmortem.core.errors import MissingExtra, NotFoundError, PostmortemError, UsageError
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.progress import progressed
 from postmortem.readers.mlflow import is_part_of_a_store
 from postmortem.runs.config import NAMES
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 Thing = TypeVar("Thing")
 
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+)://(?P<rest>.*)", re.S)
+_URL = later(r"(?P<scheme>[a-z][a-z0-9+.-]+)://(?P<rest>.*)", re.S)
 _PIECE = 8 << 20
 _PROBE = 4096
 """Bytes before the end of a copy that show whether the file only grew."""
@@ -118,7 +119,7 @@ def _copied(system: Any, root: str, url: str) -> Copy:
             _copy_file(system, path, info, here, explicit=single)
         except (OSError, RuntimeError) as error:
             what = f"cannot be copied: {' '.join(str(error).split())}"
-            copy.problems.append(Problem(path=str(here), what=what, lost="the file"))
+            copy.problems.append(Problem(path=str(here), what=what, lost="the file", extent="file"))
     if left:
         what = (
             f"not copied: {len(left)} checkpoints, as {PurePosixPath(left[0]).name}; scan a copy to have them checked"

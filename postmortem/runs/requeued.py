@@ -6,20 +6,21 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from postmortem.core.patterns import later
 from postmortem.runs.file_names import slurm_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-_PREEMPTED = re.compile(rb"CANCELLED AT (?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) DUE TO (?:PREEMPTION|JOB REQUEUE)\b")
-_TIME = re.compile(
+_PREEMPTED = later(rb"CANCELLED AT (?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) DUE TO (?:PREEMPTION|JOB REQUEUE)\b")
+_TIME = later(
     rb"(?<!\d)(?P<iso>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)"
     rb"|\b[A-Z][a-z]{2} (?P<day>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?:[A-Z]{2,5} )?(?P<year>\d{4})\b"  # date
 )
 _PLACE = rb".{0,80}?(?:(?<!\S)(?P<place>[\w.\-]*/[\w./\-]+)|\b(?:to|from|in|into) (?P<name>[\w.\-]+))"
-_SAVED = re.compile(rb"sav(?:ed|ing) " + _PLACE)
-_RESUMED = re.compile(rb"(?:load|resum|restor)(?:ed|ing) " + _PLACE, re.IGNORECASE)
+_SAVED = later(rb"sav(?:ed|ing) " + _PLACE)
+_RESUMED = later(rb"(?:load|resum|restor)(?:ed|ing) " + _PLACE, re.IGNORECASE)
 _HEAD, _TAIL = 1 << 16, 1 << 12
 _WHOLE = 1 << 24
 """Of a longer file only the last part is searched for the checkpoints that it saved."""

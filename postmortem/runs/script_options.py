@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.core.launched import CHECKPOINT
 from postmortem.core.outside import looked_at
+from postmortem.core.patterns import later
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _MOST_BYTES = 1 << 20
 _MOST_IMPORTS = 20
-_RESUMES = re.compile(r"resum|restore|continue[-_]from")
-_HELP_RESUMES = re.compile(r"\bresum|\bcontinue (?:the )?(?:training )?from|\bgo on from|\brestore", re.I)
+_RESUMES = later(r"resum|restore|continue[-_]from")
+_HELP_RESUMES = later(r"\bresum|\bcontinue (?:the )?(?:training )?from|\bgo on from|\brestore", re.I)
 _PATHS = ("resume_from_checkpoint", "resume_from", "resume_path", "resume_ckpt", "resume_checkpoint", "resume")
 """Names of options that take the path of a checkpoint to go on from, in the order in which they count."""
 _HYDRA = ("ckpt_path", "resume_from_checkpoint", "resume_from", "resume")

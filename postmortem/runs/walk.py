@@ -67,7 +67,9 @@ def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
             visited.add((status.st_dev, status.st_ino))
             entries = sorted(os.scandir(top), key=lambda e: e.name)
         except OSError as error:
-            problems.append(Problem(path=top, what=f"cannot be listed: {error.strerror}", lost="the folder"))
+            problems.append(
+                Problem(path=top, what=f"cannot be listed: {error.strerror}", lost="the folder", extent="file")
+            )
             continue
         for entry in entries:
             try:
@@ -91,7 +93,7 @@ def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
             elif stat.S_ISREG(mode):
                 yield Path(entry.path)
             elif of_a_log(Path(entry.path)) == Path(entry.path) and not of_wandb_itself(Path(entry.path)):
-                problems.append(Problem(path=entry.path, what=why, lost="the file"))
+                problems.append(Problem(path=entry.path, what=why, lost="the file", extent="file"))
 
 
 def real_path(path: Path, folders: dict[Path, str]) -> str:
@@ -132,13 +134,17 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         head = _head(path, explicit=explicit)
     except OSError as error:
         if explicit or of_a_log(path):
-            problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
+            problems.append(
+                Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file", extent="file")
+            )
         return None
     unpacked = unpacked_head(path.name, head)
     text = unpacked or head
     if is_own_report(text):
         if explicit:
-            problems.append(Problem(path=str(path), what="a report of postmortem, not a log", lost="the file"))
+            problems.append(
+                Problem(path=str(path), what="a report of postmortem, not a log", lost="the file", extent="file")
+            )
         return None
     if not explicit and (is_own_table(text) or unpacked == b""):
         return None
@@ -151,7 +157,7 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
     if found is not None:
         return found
     if explicit or (head and _is_a_log(path) and (not looks_like_text(head) or begins_with_nuls(path))):
-        problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
+        problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file", extent="file"))
     elif skipped := passed_over(path, head):
         problems.append(skipped)
     return None

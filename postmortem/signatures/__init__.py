@@ -31,7 +31,7 @@ FieldType = Literal["str", "int", "float", "ints", "words", "size", "nonfinite"]
 _LONGEST = 4000
 """Characters of a message that patterns see."""
 
-_IF = re.compile(
+_IF = later(
     r"(?i)\b(?:if|in case|whenever|when you|avoid\w{0,3}|prevent\w{0,3}|risk of"
     r"|(?:may|might|can|could|would) (?:potentially )?"
     r"(?:cause|run|result|lead|get|see|encounter|hit|trigger|fail|go|be))\b"

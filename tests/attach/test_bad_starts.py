@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 pytest.importorskip("torch")
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from postmortem.attach.missing import check_given_paths
+from postmortem.core.errors import ReplayError
 
 pytestmark = pytest.mark.torch
 
@@ -48,9 +50,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with open("train.log", "wb") as log:
-        subprocess.run([sys.executable, "train.py"], check=True, stdout=log, timeout=200)
+    train()
     return tmp_path
+
+
+def train() -> None:
+    """Makes the run in the working directory."""
+    done = warm.run("train.py")
+    assert done.returncode == 0, done.stderr
+    Path("train.log").write_text(done.stdout)
 
 
 @pytest.mark.parametrize("words", [["ckpt_8.pt"], ["--from=ckpt_8.pt"]])
@@ -112,9 +120,29 @@ def test_a_setting_that_differs_is_the_first_reason(project: Path, postmortem) -
     source = TRAIN.replace("lr=0.01)", "lr=float(sys.argv[2]) if len(sys.argv) > 2 else 0.01)")
     source = source.replace("start = 0", 'start = 0\nprint("lr =", optimizer.param_groups[0]["lr"], flush=True)', 1)
     (project / "train.py").write_text(source.replace("step == 6", "step == 10"))
-    with open("train.log", "wb") as log:
-        subprocess.run([sys.executable, "train.py"], check=True, stdout=log, timeout=200)
+    train()
     called = postmortem("replay", ".", "--format", "json", "--", sys.executable, "train.py", "ckpt_4.pt", "0.3")
     fidelity = json.loads(called.out)["fidelity"]
     assert (called.code, fidelity["ok"]) == (3, False), called
     assert fidelity["reasons"][0] == "another configuration: lr is 0.3 in the rerun and 0.01 in the run"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--resume", "{here}/ckpt_3.pt"], "ckpt_3.pt: no such file or folder, for --resume; did you mean"),
+        (["--load_from={here}/ckpt_3.pt"], "no such file or folder, for --load_from"),
+        (["--resume", "{here}/ckpt_4.pt"], ""),
+        (["--resume", "ckpt_3.pt"], ""),  # the program may know its folder
+        (["--out", "{here}/new.pt"], ""),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_told_before_the_start(tmp_path: Path, words: list[str], said: str) -> None:
+    """Nothing has to be started to know that."""
+    (tmp_path / "ckpt_4.pt").touch()
+    command = ["python", "train.py", *(word.format(here=tmp_path) for word in words)]
+    if not said:
+        check_given_paths(command)
+        return
+    with pytest.raises(ReplayError, match=re.escape(said)):
+        check_given_paths(command)

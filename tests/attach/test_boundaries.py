@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 pytest.importorskip("torch")
 PROGRAM = Path(__file__).parent / "boundaries_program.py"
@@ -18,10 +19,7 @@ PLAIN = ["loss", "backward", "before True", "after", "tick"]
 @pytest.fixture(scope="module")
 def lines() -> list[dict]:
     """What the program printed."""
-    env = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)], capture_output=True, text=True, env=env, check=False, timeout=200
-    )
+    done = warm.run(str(PROGRAM))
     assert done.stdout, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from postmortem.attach.jumps import Jump
+from tests import warm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postmortem):
         (tmp_path / "run" / "train.py").write_text(TRAIN.format(data=data, update=update))
         monkeypatch.chdir(tmp_path / "run")
         command = [sys.executable, "train.py"]
-        subprocess.run(command, check=True, capture_output=True, timeout=200)
+        assert warm.run("train.py").returncode == 0
         return json.loads(postmortem("replay", ".", *options, "--format", "json", "--", *command).out)
 
     return replayed

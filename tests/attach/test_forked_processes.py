@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 pytest.importorskip("torch")
 
@@ -66,9 +66,7 @@ def test_a_forked_process_is_a_new_one(tmp_path: Path) -> None:
     """Those that do not train write nothing, and end by a signal as they would alone; one that trains counts its own
     steps, into files of its own; the program goes on under the same copy."""
     (tmp_path / "train.py").write_text(textwrap.dedent(FORKS))
-    done = subprocess.run(
-        [sys.executable, "train.py", str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, timeout=100
-    )
+    done = warm.run("train.py", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = done.stdout.split("]")
     assert said[0] == "[0, 0, 0, 0"
@@ -109,6 +107,6 @@ def test_a_block_is_left_by_a_forked_process(tmp_path: Path) -> None:
     """The end of the block in a forked process neither tells nor removes anything of the other's, before and after a
     fault."""
     (tmp_path / "train.py").write_text(textwrap.dedent(OF_A_BLOCK))
-    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = warm.run("train.py", cwd=tmp_path)
     assert done.stdout.splitlines() == ["left 2 None", "left 4 div", "left 4 div"], done.stderr
     assert done.stderr.count("Watch of") == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from postmortem import api
+from tests import warm
 
 TRAIN = """
 import argparse, sys
@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "train.py").write_text(TRAIN)
     (folder / "run").mkdir()
-    subprocess.run([sys.executable, "train.py"], cwd=folder, check=True, capture_output=True, timeout=200)
+    assert warm.run("train.py", cwd=folder).returncode == 0
     return folder
 
 
@@ -133,7 +133,7 @@ MEANS = (
 def test_what_the_rerun_logs_itself_is_compared(project: Path, postmortem, seed: list[str]) -> None:
     """The log holds a running mean, which no backward pass gives: what the rerun logs, beside the run, decides."""
     (project / "train.py").write_text(MEANS)
-    subprocess.run([sys.executable, "train.py"], cwd=project, check=True, capture_output=True, timeout=200)
+    assert warm.run("train.py", cwd=project).returncode == 0
     before = contents(project)
     command = [sys.executable, "train.py", "--resume", "run/ckpt_5.pt", *seed]
     called = postmortem("replay", "run", "--format", "json", "--", *command)
@@ -163,7 +163,7 @@ GUARDED = (
 def test_a_guarded_step_that_the_log_does_not_count(project: Path, postmortem) -> None:
     """The program leaves it out and logs nothing of it: its losses before are those of the log."""
     (project / "train.py").write_text(GUARDED)
-    subprocess.run([sys.executable, "train.py"], cwd=project, check=True, capture_output=True, timeout=200)
+    assert warm.run("train.py", cwd=project).returncode == 0
     assert "nan" not in (project / "run" / "metrics.csv").read_text()
     command = [sys.executable, "train.py", "--resume", "run/ckpt_5.pt"]
     called = postmortem("replay", "run", "--no-fix", "--step", "10", "--format", "json", "--", *command)

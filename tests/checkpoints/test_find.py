@@ -124,6 +124,19 @@ def test_links_count_once_and_damaged_json_only_costs_the_step(tmp_path: Path) -
     assert len(find_checkpoints(tmp_path)) == 2
 
 
+def test_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
+    """It is followed if its name says that checkpoints are there, and else only within the folder."""
+    run, disk = tmp_path / "run", tmp_path / "disk"
+    for place in (run / "own", disk / "a", disk / "b"):
+        place.mkdir(parents=True)
+        (place / f"step_{len(place.parts)}.pt").touch()
+    (run / "checkpoints").symlink_to(disk / "a")
+    (run / "away").symlink_to(disk / "b")
+    (run / "again").symlink_to(run / "own")
+    (run / "process").symlink_to("/proc/self")
+    assert sorted(Path(c.path).parent.name for c in find_checkpoints(run)) == ["again", "checkpoints"]
+
+
 def test_step_in_nested_state() -> None:
     """The step is found under the usual keys, also one level down; a flag is no step."""
     assert step_in({"iter_num": 50, "model": {}}) == 50

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from postmortem.cli.main import main  # noqa: E402
+from tests import warm  # noqa: E402
 
 TRAIN = """
 import csv, os, sys
@@ -74,7 +75,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     (folder / "train.py").write_text(TRAIN)
     (folder / "recipe.py").write_text(RECIPE.format(change="pass"))
-    subprocess.run([sys.executable, str(folder / "train.py"), str(folder / "run")], check=True, timeout=120)
+    assert warm.run(str(folder / "train.py"), str(folder / "run")).returncode == 0
     return folder / "run"
 
 
@@ -198,7 +199,7 @@ def test_repro(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert str(tmp_path / "shown" / "repro.py") in out
     script = tmp_path / "shown" / "repro.py"
     assert "postmortem" not in script.read_text()
-    said = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True, timeout=120).stdout
+    said = warm.run(str(script)).stdout
     assert said.startswith("reproduced: non-finite values")
 
 
@@ -542,17 +543,7 @@ def test_a_thread_that_never_ends(run: Path, tmp_path: Path, then: str, code: in
     (tmp_path / "train.py").write_text(TRAIN)
     start = "import threading, time; threading.Thread(target=time.sleep, args=(1000,)).start(); "
     (tmp_path / "recipe.py").write_text(RECIPE.format(change=start + then))
-    command = [
-        sys.executable,
-        "-m",
-        "postmortem",
-        "replay",
-        str(run),
-        "--recipe",
-        str(tmp_path / "recipe.py"),
-        "--no-fix",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run("-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py"), "--no-fix")
     assert done.returncode == code
     assert ("Culprit: " in done.stdout) == (code == 1)
 
@@ -561,8 +552,7 @@ def test_a_recipe_that_closes_stdout(run: Path, tmp_path: Path) -> None:
     """If no stream can be written, only the exit code shows the error, without a traceback."""
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "recipe.py").write_text(RECIPE.format(change="import sys; sys.stdout.close(); raise ValueError"))
-    command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run("-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py"))
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
 

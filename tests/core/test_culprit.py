@@ -23,7 +23,16 @@ def test_a_culprit_is_strict_json_with_all_its_fields():
     assert value["tensor"] == {"output": {"max": "inf", "min": "nan"}}
     assert value["samples"] == [1, 2]
     assert value["fixes"] == [
-        {"name": "eps", "cured": True, "how": "kept away", "loss": None, "far_from": None, "before": None}
+        {
+            "name": "eps",
+            "cured": True,
+            "how": "kept away",
+            "loss": None,
+            "far_from": None,
+            "before": None,
+            "ran": True,
+            "note": "",
+        }
     ]
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import postmortem
+from postmortem.core.role_table import COMMON, role_by_rules
 from postmortem.core.roles import ROLES, _role_of_name, is_total, plain_name, role_of, roles_of
 
 _LISTS = {
@@ -158,6 +159,11 @@ _LISTS = {
 }
 """Role -> its names, between bars."""
 NAMES = {role: [name.strip() for name in names.split("|") if name.strip()] for role, names in _LISTS.items()}
+
+
+def test_common_names_have_the_roles_of_the_rules() -> None:
+    """What is noted of them is what the rules say."""
+    assert {name: role_by_rules(name) for name in COMMON} == COMMON
 
 
 @pytest.mark.parametrize(("role", "name"), [(role, name) for role, names in NAMES.items() for name in names])

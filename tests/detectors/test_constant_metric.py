@@ -56,3 +56,14 @@ def a_few_updates_without_a_reward(base):
 @quiet(ConstantMetric)
 def a_part_of_the_reward_that_stays_at_zero(base):
     return {"reward/format": np.zeros(200), "reward/total": np.linspace(0, 1, 200)}
+
+
+@quiet(ConstantMetric)
+def the_best_reward_so_far(base):
+    """It stays as it is until a better one comes."""
+    return base | {"best_reward": np.repeat([-0.31127, 0.10432, 0.69214], [100, 100, N - 200])}
+
+
+@fires(ConstantMetric, step=200)
+def a_reward_that_stands_still(base):
+    return base | {"reward": np.repeat([-0.31127, 0.10432, 0.69214], [100, 100, N - 200])}

@@ -132,3 +132,16 @@ def test_the_first_rows_of_an_epoch_that_was_begun_twice(tmp_path: Path) -> None
     view = View(postmortem.load(tmp_path))
     series = next(s.finite for s in view.of("data_time"))
     assert opens(view, series).tolist() == (series.value > 1).tolist()
+
+
+def test_a_new_level_is_no_stall_and_a_rate_falls(view_of):
+    """Steps that are slower for good are throughput-drop; of a rate is said that it falls."""
+    rate = np.full(200, 7.0) + 0.1 * np.sin(np.arange(200))
+    slow = rate.copy()
+    slow[60:] = 1.2 + 0.2 * np.sin(np.arange(140))
+    losses = np.linspace(2, 1, 200)
+    assert not list(DataloaderStall().detect(view_of({"loss": losses, "samples/sec": slow})))
+    rate[[90, 133, 151]] = 0.2
+    [found] = DataloaderStall().detect(view_of({"loss": losses, "samples/sec": rate}))
+    assert "falls to 0.02" in found.message
+    assert " of the usual in 3 of 200 rows" in found.message

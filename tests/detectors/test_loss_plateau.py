@@ -41,3 +41,12 @@ def test_all_decays_at_once_fit_a_decay():
     shapes = [f for u in tau for f in (np.exp(-((t / u) ** 2)), np.exp(-t / u))]
     fits = [np.linalg.lstsq(np.stack([np.ones_like(t), f], axis=1), y, rcond=None) for f in shapes]
     assert 0 < line <= min(float(r[0]) for _, r, *_ in fits if len(r)) * (1 + 1e-9)
+
+
+@quiet(LossPlateau)
+def a_loss_that_falls_at_the_end_of_an_epoch(base):
+    """A model that has seen its samples once knows them: the loss drops at once, and is flat before and after."""
+    rng = np.random.default_rng(5)
+    level = np.repeat([0.16, 0.06], [240, N - 240])
+    level[:10] = np.linspace(1.3, 0.2, 10)
+    return {"loss": level * np.exp(0.17 * rng.standard_normal(N))}

@@ -8,14 +8,14 @@ from postmortem.readers.shared.decode import leading_nul_problem
 from tests.detectors.cases import fires, quiet
 
 
-@fires(TruncatedFile, problems=[Problem(path="a", what="the file ends inside a record", offset=10)])
+@fires(TruncatedFile, problems=[Problem(path="a", what="the file ends inside a record", offset=10, extent="cut")])
 def a_file_cut_at_its_end(base):
     return base
 
 
 @fires(
     TruncatedFile,
-    problems=[Problem(path="a", what=leading_nul_problem("a", 5000).what, offset=0)],
+    problems=[leading_nul_problem("a", 5000)],
 )
 def nuls_before_the_text(base):
     return base

@@ -7,7 +7,7 @@ from postmortem.detectors.unreadable_file import UnreadableFile
 from tests.detectors.cases import fires, quiet
 
 
-@fires(UnreadableFile, problems=[Problem(path="a", what="cannot be read: permission denied")])
+@fires(UnreadableFile, problems=[Problem(path="a", what="cannot be read: permission denied", extent="file")])
 def a_file_without_permission(base):
     return base
 

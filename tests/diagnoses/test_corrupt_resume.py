@@ -75,3 +75,16 @@ def test_a_resume_that_only_the_log_announces(tmp_path):
     other = log_with_a_jump(tmp_path, "loading the next shard of the data ... done")
     assert other.diagnosis is not None
     assert other.diagnosis.name != "corrupt-resume"
+
+
+def test_a_log_of_every_second_step_names_the_checkpoint_of_the_resume(story, course):
+    """The checkpoint after step 249 says 250, the last step logged before is 248; the loss is compared at one step."""
+    loss = course()["loss"]
+    steps = np.concatenate([T[:282:2], T[250::2]])
+    again = np.arange(len(steps)) >= 141
+    report = story({"lr": (steps, np.where(again, 5e-5, 3e-4)), "loss": (steps, loss[steps] + 0.1 * again)})
+    checkpoints = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s) for s in (200, 250)]
+    found, *_ = diagnose(View(replace(report.run, checkpoints=checkpoints)), report.findings)
+    assert found is not None
+    assert found.last_good_checkpoint == "runs/exp7/ckpt-250.pt"
+    assert any("at step 250 before the restart and is" in text for text in found.evidence_for)

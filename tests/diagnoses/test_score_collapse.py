@@ -36,3 +36,19 @@ def test_an_entropy_that_is_gone_is_evidence(story, course) -> None:
     assert (found.name, found.strength) == ("score-collapse", "possible")
     assert any("policy/entropy is about" in text for text in found.evidence_for)
     assert not any("entropy" in text for text in story(course() | {"reward": FALLS + NOISE}).diagnosis.evidence_for)
+
+
+def test_a_critics_loss_that_jumps_with_the_fall_is_a_consequence(story, course) -> None:
+    """It predicts rewards that no longer come. One that jumps long before the fall is no such consequence."""
+    t = np.arange(400)
+    value = np.where(t < 149, 6.0, 6.0 + 300 * np.exp(-(t - 149) / 60)) * np.exp(3 * NOISE)
+    report = story({"reward": FALLS + NOISE, "value_loss": value})
+    assert report.diagnosis is not None
+    assert report.diagnosis.name == "score-collapse"
+    assert report.findings[0].name == "score-collapse"
+    below = {f.name for f in report.findings if f.because_of == report.findings[0].id}
+    assert "loss-spike" in below
+    early = np.where(t < 60, 6.0, 6.0 + 300 * np.exp(-(t - 60) / 60)) * np.exp(3 * NOISE)
+    other = story({"reward": FALLS + NOISE, "value_loss": early}).diagnosis
+    assert other is not None
+    assert other.name == "diverged"

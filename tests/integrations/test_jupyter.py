@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import postmortem
+from postmortem.integrations.jupyter import register
 
 interactive = pytest.importorskip("IPython.core.interactiveshell")
 
@@ -29,6 +30,16 @@ def test_the_magic_scans_paths(shell, sample_runs):
     assert repr(one).startswith("<RunReport 'restart': suspect")
     several = shell.run_line_magic("postmortem", f"'{sample_runs}/restart' {sample_runs}/killed")
     assert [run.name for run in several] == ["killed", "restart"]
+
+
+def test_a_terminal_prints_the_report(shell, sample_runs, capsys):
+    """It shows no HTML. A notebook, whose shell has a kernel, shows the value itself."""
+    shell.run_line_magic("postmortem", f"{sample_runs}/restart")
+    assert "step-reset" in capsys.readouterr().out
+    shell.kernel = object()
+    register(shell)
+    assert shell.run_line_magic("postmortem", f"{sample_runs}/restart") is not None
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

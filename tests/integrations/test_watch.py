@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 pytest.importorskip("torch")
 
@@ -48,14 +48,7 @@ def told(folder: Path, source: str) -> tuple[list[object] | None, str, list[Path
     import json
 
     (folder / "train.py").write_text(textwrap.dedent(COMMON) + textwrap.dedent(source))
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = warm.run("train.py", cwd=folder, env={"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     return found, done.stderr, sorted((folder / "postmortem-report" / "captures").glob("[!.]*"))

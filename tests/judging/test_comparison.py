@@ -42,6 +42,28 @@ def test_first_exact_step_and_first_beyond_noise(tmp_path, curve, postmortem):
     assert (first["tag"], first["exact_step"], first["beyond_noise_step"]) == ("loss", 40, 120)
 
 
+@pytest.mark.parametrize(
+    ("same", "said"),
+    [
+        (0, "the losses differ from the first common step on, so that they do not tell"),
+        (1, "an equal loss at the first common step suggests the same order there"),
+        (40, "equal losses at the first 40 common steps suggest the same order there"),
+    ],
+)
+def test_the_order_of_the_data_is_claimed_only_where_losses_are_equal(tmp_path, curve, same, said):
+    """No log names the order; equal losses suggest it, as far as they are equal."""
+    other = [v + (0.01 if i >= same else 0) for i, v in enumerate(curve)]
+    found = postmortem.compare(write(tmp_path / "a", curve), write(tmp_path / "b", other))
+    assert found.not_known[-1] == f"data order: not logged; {said}"
+
+
+def test_two_runs_of_one_name_are_told_by_their_paths(tmp_path, curve):
+    """As of Lightning's version_0 below two folders."""
+    paths = [write(tmp_path / of / "version_0", curve) for of in ("a", "b")]
+    found = postmortem.compare(*paths)
+    assert (found.a, found.b) == tuple(map(str, paths))
+
+
 def test_settings_that_differ(tmp_path, curve):
     """Nested settings are compared by their flattened keys."""
     a = write(tmp_path / "a", curve, {"optim": {"lr": 0.1, "beta": 0.9}, "seed": 1})

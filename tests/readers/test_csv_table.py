@@ -244,6 +244,19 @@ def test_a_torn_line_does_not_decide_what_the_steps_are(tmp_path: Path) -> None:
     assert any("no valid step" in p.what for p in reading.problems)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("at", [5, 77, 119, 120, 199])
+@pytest.mark.parametrize("row", ["3,272010.5123,0.001", "3,27201,0.5123,0.001", "3,-1,0.5123,0.001"])
+def test_no_row_decides_alone_how_long_an_epoch_is(tmp_path: Path, row: str, at: int, first: int) -> None:
+    """A torn or damaged row among rows that count batches of an epoch is left out and reported; the others keep their
+    steps."""
+    lines = [f"{i // 20},{i % 20 + first},{3 - i / 200:.3f},0.1" for i in range(200)]
+    lines[at] = row
+    reading = read(tmp_path / "metrics.csv", "\n".join(["epoch,batch,loss,lr", *lines, ""]))
+    assert column(reading, "loss") == [(i + first, round(3 - i / 200, 3)) for i in range(200) if i != at]
+    assert any("no valid step" in p.what for p in reading.problems)
+
+
 @pytest.mark.parametrize(
     ("cell", "value"),
     [
@@ -289,6 +302,15 @@ def test_decimal_commas(tmp_path: Path) -> None:
     assert column(reading, "loss") == [(1, 0.5), (2, 0.25)]
     reading = read(tmp_path / "t.csv", "step;loss\n1;0.5\n2;0,25\n")
     assert [p.lost for p in reading.problems] == ["1 value of loss"]
+
+
+def test_a_missing_line_end_is_noted(tmp_path: Path) -> None:
+    """Also where the last row is whole by those before it: tables, and texts."""
+    rows = "".join(f"{i},{1 / (i + 1):.4f}\n" for i in range(30))
+    assert not [note for note in read(tmp_path / "t.csv", "step,loss\n" + rows).notes if "no line end" in note]
+    assert [note for note in read(tmp_path / "t.csv", "step,loss\n" + rows[:-1]).notes if "no line end" in note]
+    (tmp_path / "train.log").write_text("".join(f"step {i} loss {1 / (i + 1):.4f}\n" for i in range(30))[:-1])
+    assert [note for note in postmortem.load(tmp_path / "train.log").notes if "no line end" in note]
 
 
 @pytest.mark.parametrize("decimals", [None, 5])

@@ -4,8 +4,6 @@ fault."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from postmortem.cli.main import main
+from tests import warm
 
 pytestmark = pytest.mark.torch
 
@@ -92,13 +91,7 @@ def _trained(folder: Path, step: str) -> Path:
     """A run that died at step 12 with a traceback in train.err, its recipe beside it."""
     (folder / "train.py").write_text(TRAIN)
     (folder / "recipe.py").write_text(RECIPE.format(step=step))
-    ended = subprocess.run(
-        [sys.executable, str(folder / "train.py"), str(folder / "run"), step],
-        check=False,
-        timeout=120,
-        capture_output=True,
-        text=True,
-    )
+    ended = warm.run(str(folder / "train.py"), str(folder / "run"), step)
     assert ended.returncode == 1
     (folder / "run" / "train.err").write_text(ended.stderr)
     return folder / "run"
@@ -147,9 +140,7 @@ def test_repro_of_a_step_that_raises(tmp_path: Path, capsys: pytest.CaptureFixtu
     code, out, _ = _call(capsys, "replay", _trained(tmp_path, "samples"), "--repro", tmp_path / "shown")
     assert code == 1
     assert "a stand-alone script that reproduces the failure" in out
-    said = subprocess.run(
-        [sys.executable, str(tmp_path / "shown" / "repro.py")], check=True, capture_output=True, text=True, timeout=120
-    ).stdout
+    said = warm.run(str(tmp_path / "shown" / "repro.py")).stdout
     assert said.startswith("reproduced: non-finite values")
 
 

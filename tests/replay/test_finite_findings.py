@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from postmortem import api
+from tests import warm
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import ReplayResult
@@ -29,7 +28,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def of(name: str, **options: Any) -> ReplayResult:
         if not (folder / name).exists():
             code = f"import {name}; {name}.train(r'{folder / name}')"
-            subprocess.run([sys.executable, "-c", code], cwd=RUNS, check=True, timeout=120)
+            assert warm.run("-c", code, cwd=RUNS).returncode == 0
         if options or name not in known:
             result = api.replay(folder / name, recipe=str(RUNS / f"{name}.py"), **options)
             if options:
@@ -72,7 +71,7 @@ def shaken(tmp_path: Path) -> Any:
 
     def of(kind: str, **options: Any) -> ReplayResult:
         code = f"import shaken; shaken.train(r'{tmp_path}', '{kind}')"
-        subprocess.run([sys.executable, "-c", code], cwd=RUNS, check=True, timeout=120)
+        assert warm.run("-c", code, cwd=RUNS).returncode == 0
         return api.replay(tmp_path, recipe=f"{RUNS / 'shaken.py'}:{kind}", **options)
 
     return of

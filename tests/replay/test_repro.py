@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from postmortem.replay.repro import write_repro  # noqa: E402
 from postmortem.replay.rerun.determinism import Fault  # noqa: E402
 from postmortem.replay.roll import roll as rolling  # noqa: E402
 from postmortem.replay.step.runner import StepRunner  # noqa: E402
+from tests import warm  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -33,9 +32,7 @@ def _written(folder: Path, step: Any, batch: Any, model: Any = None, optimizer: 
     culprit = localize(train_step, runner=runner, rolled=Fault(done), fixes=False)
     said = write_repro(folder, runner, done, culprit)
     assert "that reproduces the failure" in said, said
-    return culprit.phase, subprocess.run(
-        [sys.executable, str(folder / "repro.py")], check=True, capture_output=True, text=True, timeout=120
-    ).stdout
+    return culprit.phase, warm.run(str(folder / "repro.py")).stdout
 
 
 @pytest.mark.parametrize("options", [{}, {"foreach": True}], ids=["plain", "foreach"])

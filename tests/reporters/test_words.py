@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postmortem.core.culprit import GROWTH, Culprit, Fidelity, ReplayResult
+from postmortem.core.culprit import Culprit, Fidelity, ReplayResult
+from postmortem.core.model import GROWTH
 from postmortem.core.printable import listed, number
 from postmortem.reporters.replay_text import closing_line, replay_lines
 from postmortem.reporters.shared.commands import with_commands

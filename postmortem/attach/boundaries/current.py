@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from postmortem.attach.observer import Observer
+from postmortem.attach.turns import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +23,8 @@ class Listener:
     ticks: ticks that have ended. backwards: backward passes since the last tick. nested: depth of backward passes that
     run now. optimizers: all that were made; `stepped`: those that made a tick. stepping: depth of nested optimizer
     steps. scaling: the step of a GradScaler that runs now. unscaled: id of a scaled loss -> (itself, the loss before).
-    threads: those that made a tick. waited: seconds in which loaders drew batches, since who measures that set it back.
-    iterations: of loaders, that have begun.
+    turns: the last ticks, each with the id of its optimizer. threads: those that made a tick. waited: seconds in which
+    loaders drew batches, since who measures that set it back. iterations: of loaders, that have begun.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,7 @@ class Listener:
         self.nested = 0
         self.optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self.stepped: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self.turns: deque[tuple[int, int]] = deque(maxlen=KEPT)
         self.threads: set[int] = set()
         self.stepping = 0
         self.scaling: Any = None
@@ -43,6 +46,7 @@ class Listener:
     def ended(self, optimizer: torch.optim.Optimizer, *, skipped: bool) -> None:
         """An optimizer's step, or a scaler's, has ended: one tick."""
         self.stepped.add(optimizer)
+        self.turns.append((self.ticks, id(optimizer)))
         self.threads.add(threading.get_ident())
         observer, number = self.observer, self.ticks
         observer.after_update(optimizer, skipped)
@@ -66,6 +70,7 @@ class Listener:
     def forked(self) -> None:
         """This process was forked by the program: the only place where a watcher learns that it lives in another."""
         self.ticks = self.backwards = 0
+        self.turns.clear()
         before, self.observer = self.observer, Observer()
         self.observer = before.in_fork()
 

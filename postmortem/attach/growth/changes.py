@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 class Change:
     """order: `begin` and `end`, the first and the last optimizer step that are changed, and one of `rate` (a factor of
-    the learning rates, or one for each group), `clip` (the largest gradient norm), `hold` (the module that keeps its
-    values, "" for all) and `hold_others` (all but this module do). `used` is written once it has had an effect.
+    the learning rates, or one for each group), `most` (the highest learning rate of each group), `clip` (the largest
+    gradient norm), `hold` (the module that keeps its values, "" for all) and `hold_others` (all but this module do).
+    `used` is written once it has had an effect.
 
     What is held is put back after each step of an optimizer, and before the first forward pass of each step: the
     program may change its weights by itself.
@@ -43,15 +44,8 @@ class Change:
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._active():
             return
-        if "rate" in self._order:
-            groups, factor = optimizer.param_groups, self._order["rate"]
-            factors = factor if isinstance(factor, list) else [factor] * len(groups)
-            if len(factors) != len(groups):  # another optimizer
-                return
-            self._rates = [group["lr"] for group in groups]
-            for group, by in zip(groups, factors, strict=True):
-                group["lr"] = group["lr"] * by
-            self._used.touch()
+        if "rate" in self._order or "most" in self._order:
+            self._lower(optimizer.param_groups)
         elif "clip" in self._order:
             self._clip(optimizer)
         else:
@@ -76,6 +70,16 @@ class Change:
             for t, value in self._kept.items():
                 t.copy_(value)
                 self._used.touch()
+
+    def _lower(self, groups: list[dict[str, Any]]) -> None:
+        change = self._order["most"] if "most" in self._order else self._order["rate"]
+        each = change if isinstance(change, list) else [change] * len(groups)
+        if len(each) != len(groups):  # another optimizer
+            return
+        self._rates = [group["lr"] for group in groups]
+        for group, by in zip(groups, each, strict=True):
+            group["lr"] = min(group["lr"], by) if "most" in self._order else group["lr"] * by
+        self._used.touch()
 
     def _clip(self, optimizer: Any) -> None:
         grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.attach.growth.course import course_of
 from postmortem.attach.growth.runs import Runs
 from postmortem.core.culprit import Culprit, Fix
+from postmortem.core.model import RATE
 from postmortem.core.printable import number
 from postmortem.replay.culprit.calm import departed
 
@@ -70,7 +71,7 @@ class Suspects:
 
     def named(self) -> tuple[Culprit, tuple[str, ...]]:
         """(the culprit, what to do)."""
-        for suspect in (self._data, self._rate, self._layer, self._updates):
+        for suspect in (self._data, self._rate, self._rising, self._layer, self._updates):
             found = suspect()
             if found is not None:
                 return found
@@ -137,11 +138,36 @@ class Suspects:
             return None
         module = self._owner(groups) if part else None
         whose = f", which holds the parameters of {module}," if module else ""
-        self.how.append(f"the learning rate{part}{whose} goes from {one} to {high} at step {step}")
+        rise = f"the learning rate{part}{whose} goes from {one} to {high} at step {step}"
+        self.how.append(rise)
         fixes = (fix, *self._more(step, rate=False))
         todo = f"find out why the learning rate{part} rises to {high} at step {step}: with {one} it stays calm"
-        found = Culprit(cause="optimizer-update", phase="optimizer", fixes=fixes, established="cured", module=module)
-        return found, (todo,)
+        return _of_rate(rise, fixes, module), (todo,)
+
+    def _rising(self) -> tuple[Culprit, tuple[str, ...]] | None:
+        """A learning rate that rises in many steps, by less than a jump in each: kept at that of half of the way."""
+        base, course = self.base, self.course
+        begin = max(self.earliest, course.first - _BEFORE)
+        middle = course.first - (course.first - begin) // 2
+        first, then, last = (base.rates.get(step, []) for step in (begin, middle, course.first))
+        if begin == course.first or not len(first) == len(then) == len(last):
+            return None
+        groups = [i for i, (a, b) in enumerate(zip(first, last, strict=True)) if b > _ROSE * a >= 0]
+        if not groups or all(last[i] <= then[i] for i in groups):
+            return None
+        low, kept, high = (number(max(rates[i] for i in groups)) for rates in (first, then, last))
+        most = [then[i] if i in groups else math.inf for i in range(len(last))]
+        part = "" if len(groups) == len(last) else f" of parameter group {', '.join(map(str, groups))}"
+        what = f"learning rate{part} kept at {kept}, the one of step {middle}"
+        fix = self._try("lower_lr", what, middle, course.until, most=most)
+        if fix is None or not fix.cured:
+            return None
+        rise = f"the learning rate{part} rises from {low} at step {begin} to {high} at step {course.first}"
+        self.how.append(rise)
+        fixes = (fix, *self._more(middle, rate=False))
+        return _of_rate(rise, fixes), (
+            f"{rise}: find out why, or keep it at {kept}, with which the {course.what} stays calm",
+        )
 
     def _rises(self, step: int) -> list[int]:
         """The parameter groups whose learning rate rises at this step."""
@@ -241,3 +267,15 @@ class Suspects:
         what = f"gradient norm at most {number(max(norms))} from step {begin} on, the largest of the steps before"
         fix = self._try("clip_grad", what, begin, self.course.until, clip=max(norms))
         return (fix,) if fix is not None else ()
+
+
+def _of_rate(rise: str, fixes: tuple[Fix, ...], module: str | None = None) -> Culprit:
+    """The culprit of a learning rate that rose, in words."""
+    return Culprit(
+        cause="optimizer-update",
+        phase="optimizer",
+        tensor={RATE: rise},
+        fixes=fixes,
+        established="cured",
+        module=module,
+    )

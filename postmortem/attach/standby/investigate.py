@@ -90,6 +90,7 @@ def _first_failing(copy: Repeatable, request: Mapping[str, Any]) -> tuple[Reply,
     if again.earlier is not None:
         copy.tick, copy.kind = again.earlier
         last = {tick: float.fromhex(loss) for tick, loss in request["losses"] if copy.tick <= tick < told}
+        last = {tick: loss for tick, loss in last.items() if tick not in request["others"]}
         losses = [pair for pair in request["losses"] if pair[0] <= copy.tick]
         course = request["course"][: len(request["course"]) - sum(map(math.isfinite, last.values()))]
         request = {**request, "losses": losses, "course": course}

@@ -25,6 +25,7 @@ from postmortem.attach.standby.journal import Journal
 from postmortem.attach.standby.loaders import Record
 from postmortem.attach.standby.plan import bits, total
 from postmortem.attach.standby.shards import gathered
+from postmortem.attach.turns import KEPT, unlike
 from postmortem.replay.roll.level import COURSE
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Standby(Observer):
         self._copy: _Sleeper | None = None
         self._losses: list[tuple[int, str]] = []
         self._passes = self._ended = self._usual = 0  # backward passes: since the copy, to the last tick, of that tick
-        self.course: deque[tuple[int, float]] = deque(maxlen=COURSE)
+        self.course: deque[tuple[int, float]] = deque(maxlen=KEPT)
         """The last ticks with their losses, of each that of its last backward pass; told by who watches the program. A
         fault may be noticed some ticks later, so that its own tick and others after it can be among them."""
         self._thread = 0  # the one that made the copy
@@ -260,6 +261,7 @@ class Standby(Observer):
         if asking is None or answering is None:  # the program has closed what was open
             self.retire()
             return None
+        others = unlike(listener.turns, fault.tick) if fault.kind != "gradient-jump" else set()
         request = {
             "tick": fault.tick,
             "kind": fault.kind,
@@ -269,7 +271,8 @@ class Standby(Observer):
             "gathered": gathered.rows,
             "passes": self._usual,
             "threads": len(listener.threads),
-            "course": [loss for tick, loss in self.course if tick < fault.tick],
+            "course": [loss for tick, loss in self.course if tick < fault.tick and tick not in others][-COURSE:],
+            "others": sorted(others),
             "seconds": 20.0 + 30.0 * (time.monotonic() - copy.began),
             "fixes": fixes,
             "capture": capture,

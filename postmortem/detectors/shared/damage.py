@@ -1,47 +1,23 @@
-"""The kind of damage that a problem describes."""
+"""Findings of damaged files, by how much of them is damaged."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from postmortem.core.model import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.core.model import Problem, Severity
+    from postmortem.core.model import Extent, Problem, Severity
     from postmortem.core.view import View
 
-Damage = Literal["truncated", "corrupt", "unreadable", "none"]
-_UNREADABLE = re.compile(
-    r"cannot be (read|opened)|permission|not (a|an) \w+ (file|database)|unreadable|nothing (readable|could be read)",
-    re.I,
-)
-_TRUNCATED = re.compile(
-    r"\bcut\b|truncat|ends? (inside|in the middle|within|before|early)|incomplete|unfinished|unexpected end|stops in",
-    re.I,
-)
 
-_NULS = re.compile(r"(\d+) NUL bytes? in the text, ")
-_A_ROW = 200
-"""Bytes of a row of a log or two."""
-
-
-def damage(problem: Problem) -> Damage:
-    """An unreadable file, a file cut at its end or start, damage inside it, or none."""
-    if problem.kind != "damage":
-        return "none"
-    if _UNREADABLE.search(problem.what) or problem.lost.strip().lower() in ("the file", "the whole file", "everything"):
-        return "unreadable"
-    return "truncated" if _TRUNCATED.search(problem.what) else "corrupt"
-
-
-def findings(view: View, kind: Damage, code: str, name: str, severity: Severity) -> Iterator[Finding]:
-    """One finding per file that has this kind of damage; its evidence has the first place."""
+def findings(view: View, extents: set[Extent], code: str, name: str, severity: Severity) -> Iterator[Finding]:
+    """One finding per file with damage of these extents; its evidence has the first place."""
     files: dict[str, list[Problem]] = {}
     for problem in view.run.problems:
-        if damage(problem) == kind:
+        if problem.kind == "damage" and problem.extent in extents:
             files.setdefault(problem.path, []).append(problem)
     for path, problems in files.items():
         first = problems[0]
@@ -53,7 +29,7 @@ def findings(view: View, kind: Damage, code: str, name: str, severity: Severity)
         yield Finding(
             code=code,
             name=name,
-            severity="info" if all(map(_is_a_row, problems)) else severity,
+            severity="info" if all(problem.extent == "row" for problem in problems) else severity,
             message=f"{path.rsplit('/', 1)[-1]}{where}: {first.what}{lost}{more}",
             evidence={
                 "path": path,
@@ -64,9 +40,3 @@ def findings(view: View, kind: Damage, code: str, name: str, severity: Severity)
                 "places": len(problems),
             },
         )
-
-
-def _is_a_row(problem: Problem) -> bool:
-    """Whether no more than a row of a log can be lost, which changes nothing that the others show."""
-    nuls = _NULS.match(problem.what)
-    return nuls is not None and int(nuls[1]) <= _A_ROW

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.patterns import later
 from postmortem.core.roles import is_total
 from postmortem.core.stats import median
 
@@ -44,7 +45,7 @@ _NO_SCORE, _NO_REWARD = 0.03, 0.01
 _DISCRIMINATOR = re.compile(
     r"(?i:(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d)(?=[/_ .-]|$))|(?:^|[/_ .-])D(?=[A-Z])"
 )
-_GENERATOR = re.compile(r"(?i:(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$))|(?:^|[/_ .-])G(?=[A-Z])")
+_GENERATOR = later(r"(?i:(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$))|(?:^|[/_ .-])G(?=[A-Z])")
 _GUESSING = 2.1
 """What a discriminator that guesses loses at most: 1.39 (cross-entropy), 2 (hinge), 0.5 to 1 (squares); and noise."""
 
@@ -70,7 +71,7 @@ def is_of_generator(series: Series) -> bool:
     return _GENERATOR.search(series.tag) is not None
 
 
-_POLICY = re.compile(r"(?:^|[/_ .-])(?:policy|actor|pi|pg|entropy)(?=[/_ .-]|$)", re.I)
+_POLICY = later(r"(?:^|[/_ .-])(?:policy|actor|pi|pg|entropy)(?=[/_ .-]|$)", re.I)
 _RETURN = re.compile(r"rew|ret(?:urn)?s?(?=[/_ .-]|$)", re.I)
 
 
@@ -89,7 +90,7 @@ def follows_the_return(view: View, series: Series, since: int, rise: float) -> b
     return False
 
 
-_EXPLORATION = re.compile(r"(?i)(?:^|[/_ .-])(?:eps|epsilon|ε|exploration[_ ]?(?:rate|prob|eps\w*)?)$")
+_EXPLORATION = later(r"(?i)(?:^|[/_ .-])(?:eps|epsilon|ε|exploration[_ ]?(?:rate|prob|eps\w*)?)$")
 
 
 def _explores(view: View) -> bool:

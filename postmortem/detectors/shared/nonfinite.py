@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.distinct import distinct
+from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.core.stats import groups
 
@@ -28,7 +29,7 @@ _LONGEST, _OPEN, _WORKS, _FEW = 20, 3, 0.2, 0.05
 _AGAIN, _RARE = 2, 0.1
 """Finite evaluations after the last non-finite one, and the share of such ones, that make them an episode."""
 GRADIENTS = ("grad_norm", "layer_grad_norm")
-_BEST = re.compile(r"(?:^|[\W_])best(?:[\W_]|$)", re.IGNORECASE)
+_BEST = later(r"(?:^|[\W_])best(?:[\W_]|$)", re.IGNORECASE)
 """Best values start as infinities: there is none before the first evaluation."""
 _NO_VARIANCE = re.compile(r"(?:^|[\W_])explained_?var", re.IGNORECASE)
 """0/0 by definition as long as all returns are equal, as before the first success where rewards are rare."""

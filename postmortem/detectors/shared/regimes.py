@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, median
 
@@ -37,7 +38,7 @@ _REPEATS, _ROWS_APART = 3, 20
 """So many jumps, at least so many rows apart, show a period: by chance 1 in 100 such lie at its multiples."""
 _FAR = 3.0
 """How far above its first level a loss may rise with a schedule; beyond that it is not only the task that changed."""
-_HARDER = re.compile(r"(?:^|[^a-z])(?:curriculum|difficulty|horizon|seq(?:uence)?_?len(?:gth)?)(?:$|[^a-z])")
+_HARDER = later(r"(?:^|[^a-z])(?:curriculum|difficulty|horizon|seq(?:uence)?_?len(?:gth)?)(?:$|[^a-z])")
 """Names of what makes a task harder bit by bit, which may begin with next to no loss; so may a count of it."""
 
 Cost = Literal["nothing", "half", "all"]
@@ -62,7 +63,7 @@ _LEFT_BEHIND = (
 )
 _SPLIT = "^(?:train|training|val|valid|validation|dev|test|eval)$"
 """The score of a split, where a row has one: ``Loss: 1.93, Train: 0.15, Val: 0.16``."""
-_NO_SCHEDULE = re.compile(_WORDS.format("|".join((_COUNTER, _OPTIMIZER, _MACHINE, _LEFT_BEHIND))) + f"|{_SPLIT}")
+_NO_SCHEDULE = later(_WORDS.format("|".join((_COUNTER, _OPTIMIZER, _MACHINE, _LEFT_BEHIND))) + f"|{_SPLIT}")
 
 
 @dataclass(frozen=True, slots=True)

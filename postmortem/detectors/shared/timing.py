@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.distinct import distinct
+from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.core.stats import median
 
@@ -39,9 +40,9 @@ class Timing:
 
 NOTHING = 0.005
 """Seconds per step below which a slowdown is nothing: a busy machine while a log of tiny steps was written."""
-_EPISODES = re.compile(r"(?:^|[/_. ])(?:ep|episode|eps)[_ ]?(?:len|length|steps)", re.IGNORECASE)
+_EPISODES = later(r"(?:^|[/_. ])(?:ep|episode|eps)[_ ]?(?:len|length|steps)", re.IGNORECASE)
 """The length of episodes, by its name."""
-_MILLISECONDS = re.compile(r"(?:^|[\W_])(?:ms|msec|millis\w*)(?:$|[\W_])", re.IGNORECASE)
+_MILLISECONDS = later(r"(?:^|[\W_])(?:ms|msec|millis\w*)(?:$|[\W_])", re.IGNORECASE)
 
 
 def per_second(series: Series) -> float:

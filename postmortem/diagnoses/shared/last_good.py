@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
+_WINDOW = 25
+_ZEROS = 0.1
+"""The share of exact zeros from which on a series has no level."""
+
 
 def stable(series: Series) -> NDArray[np.bool_]:
     """True where a point is finite and stable: less than five deviations above the median of the 25 points before, or
-    less than twice that median."""
+    less than twice that median. Of a series that is often exactly 0, as a hinge loss, up to twice the largest of these
+    points: it has no level."""
     rows = np.flatnonzero(np.isfinite(series.value))
     x = series.value[rows]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -28,6 +33,9 @@ def stable(series: Series) -> NDArray[np.bool_]:
         off = x - base
         scale = SIGMA * trailing_median(np.abs(off))
         quiet = (off <= 5 * scale) | (off <= np.abs(base))
+        if np.mean(x == 0) > _ZEROS:
+            odd = np.flatnonzero(~quiet)
+            quiet[odd] = [x[i] <= 2 * x[max(0, i - _WINDOW) : i].max(initial=0.0) for i in odd.tolist()]
     found = np.zeros(len(series), bool)
     found[rows[quiet]] = True
     return found
@@ -66,6 +74,8 @@ def stable_before(view: View, step: int | None, points: int = 10) -> bool:
             return False
         half = len(recent) // 2
         first, last = median(recent[:half]), median(recent[half:])
+        if np.mean(recent == 0) > _ZEROS:
+            first, last = float(recent[:half].max()), float(recent[half:].max())
         if last > 1.5 * abs(first) + 1e-12:
             return False
     return bool(watched(view))
@@ -76,18 +86,22 @@ def last_good_checkpoint(view: View, good: int | None, onset: int | None = None)
 
     With `onset`, also a checkpoint from between the two that was inspected and is finite: a log of every tenth step
     does not show when in between a value became non-finite, but the weights do. A checkpoint of the very step at
-    which the log continues after a restart was saved before that step.
+    which the log continues after a restart was saved before that step: it holds the last step logged before.
     """
     if good is None:
         return None
     until = good if onset is None else onset - 1
     steps = {c.step for c in view.checkpoints}
     went_on = {r.after for r in view.restarts if r.after - 1 not in steps}
+    logged = distinct(np.concatenate([s.step for s in watched(view)] or [np.zeros(0, np.int64)]))
 
     def in_time(c: Checkpoint) -> bool:
         if c.step is None:
             return False
-        done = c.step - (c.step in went_on)
+        done = c.step
+        if c.step in went_on:
+            before = int(np.searchsorted(logged, c.step)) - 1
+            done = min(c.step - 1, int(logged[before])) if before >= 0 else c.step - 1
         return done <= good or (done <= until and c.finite is True)
 
     return last_good(view.checkpoints, in_time)

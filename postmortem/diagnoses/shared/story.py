@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from postmortem.core.launched import own_command
 from postmortem.core.model import Diagnosis
+from postmortem.core.patterns import later
 from postmortem.diagnoses.shared.last_good import last_good_checkpoint, last_good_step, logged_between, watched
 from postmortem.diagnoses.shared.rerun import Rerun, rerun
 
@@ -33,7 +34,7 @@ _FOLLOWS = (
     "blank-values",
     "metric-explosion",
 )
-ABOUT_NUMBERS = re.compile(
+ABOUT_NUMBERS = later(
     r"\bnan\b|\binf(inite|inity)?\b|non-?finite|overflow|cholesky|singular|svd|probability tensor|device-side assert",
     re.I,
 )
@@ -119,7 +120,7 @@ def _words(view: View, root: Finding) -> Iterator[str]:
             yield f"the program names {listed}: {event.message.strip()!r} (line {event.line})"
 
 
-_TWO_STOPS = re.compile(r"(?<!\.)\.\.(?=\s|$)")
+_TWO_STOPS = later(r"(?<!\.)\.\.(?=\s|$)")
 
 
 def sentence(text: str) -> str:

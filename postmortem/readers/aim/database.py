@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from postmortem.core.model import Extent
     from postmortem.readers.aim.bits import Entry
+    from postmortem.readers.aim.write_log import Damage
 
 CURRENT = re.compile(rb"MANIFEST-\d+\n")
 """What the file CURRENT of a database holds: the name of the list of its files."""
@@ -66,7 +68,7 @@ def _live_files(folder: Path, problems: list[Problem]) -> LiveFiles:
             raise DamagedError("it names no list of files")
         current = folder / name.decode().strip()
         bad: list[str] = []
-        live = live_files(current.read_bytes(), lambda _, what: bad.append(what))
+        live = live_files(current.read_bytes(), lambda _, what, *__: bad.append(what))
         if bad:
             raise DamagedError(bad[0])
         return live
@@ -79,7 +81,7 @@ def _live_files(folder: Path, problems: list[Problem]) -> LiveFiles:
 
 def _of_file(
     file: Path,
-    read: Callable[[bytes, Callable[[int, str], None]], Iterable[Entry]],
+    read: Callable[[bytes, Damage], Iterable[Entry]],
     problems: list[Problem],
     gone: list[Path],
 ) -> Iterator[Entry]:
@@ -90,19 +92,21 @@ def _of_file(
         gone.append(file)
         return
     except OSError as error:
-        problems.append(Problem(path=str(file), what=f"cannot be opened: {error.strerror}", lost="the file"))
+        what = f"cannot be opened: {error.strerror}"
+        problems.append(Problem(path=str(file), what=what, lost="the file", extent="file"))
         return
     try:
         yield from read(data, partial(_damaged, file, problems))
     except DamagedError as error:
-        problems.append(Problem(path=str(file), what=f"damaged: {error}", lost="the file"))
+        problems.append(Problem(path=str(file), what=f"damaged: {error}", lost="the file", extent="file"))
 
 
-def _damaged(file: Path, problems: list[Problem], offset: int, what: str) -> None:
-    problems.append(Problem(path=str(file), offset=offset, what=f"damaged: {what}", lost="what stands there"))
+def _damaged(file: Path, problems: list[Problem], offset: int, what: str, extent: Extent = "records") -> None:
+    what, lost = f"damaged: {what}", "what stands there"
+    problems.append(Problem(path=str(file), offset=offset, what=what, lost=lost, extent=extent))
 
 
-def _changes(data: bytes, damage: Callable[[int, str], None]) -> Iterator[Entry]:
+def _changes(data: bytes, damage: Damage) -> Iterator[Entry]:
     for record in records(data, damage):
         try:
             yield from changes(record)

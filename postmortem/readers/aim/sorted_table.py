@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from postmortem.readers.aim.bits import Entry
+    from postmortem.readers.aim.write_log import Damage
 
 _MAGIC = 0x88E241B785F4CFF7
 _FOOTER = 53
@@ -31,7 +32,7 @@ _PACKED = {2: "zlib", 3: "bzip2", 4: "LZ4", 5: "LZ4HC", 6: "XPRESS", 7: "zstd"}
 _RANGES = b"rocksdb.range_del"
 
 
-def entries(data: bytes, damage: Callable[[int, str], None]) -> Iterator[Entry]:
+def entries(data: bytes, damage: Damage) -> Iterator[Entry]:
     """All entries of a table; `damage` is called with the place of a block that cannot be read, and why.
 
     DamagedError if the footer or the index cannot be read: then nothing of the table is known.
@@ -78,7 +79,7 @@ def _block(data: bytes, handle: tuple[int, int]) -> bytes:
     return block[: len(block) - rest]
 
 
-def _read(data: bytes, handle: tuple[int, int], damage: Callable[[int, str], None]) -> Iterator[Entry]:
+def _read(data: bytes, handle: tuple[int, int], damage: Damage) -> Iterator[Entry]:
     """The entries of a block of data; those before a place that cannot be read, if there is one."""
     try:
         for key, value in _pairs(_block(data, handle)):
@@ -105,9 +106,7 @@ def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         at = end
 
 
-def _others(
-    data: bytes, handle: tuple[int, int], damage: Callable[[int, str], None]
-) -> Iterator[tuple[bytes, tuple[int, int]]]:
+def _others(data: bytes, handle: tuple[int, int], damage: Damage) -> Iterator[tuple[bytes, tuple[int, int]]]:
     """The names of the other blocks, and where they are."""
     try:
         for name, place in _pairs(_block(data, handle)):

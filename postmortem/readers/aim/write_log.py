@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from postmortem.readers.aim.bits import DELETED, DELETED_ONCE, RANGE_DELETED, SET, DamagedError, part, varint
 from postmortem.readers.shared.crc32c import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from postmortem.core.model import Extent
     from postmortem.readers.aim.bits import Entry
 
 _BLOCK = 1 << 15
@@ -40,6 +41,12 @@ _LATER_PARTS = 1 << 13
 """The bit of kinds of parts that a reader may pass over."""
 
 
+class Damage(Protocol):
+    """What is called with each place of a file that cannot be read, and why."""
+
+    def __call__(self, offset: int, what: str, extent: Extent = "records", /) -> None: ...
+
+
 @dataclass(slots=True)
 class LiveFiles:
     """The tables of a database, and the number of the first log that holds changes which are not in them."""
@@ -48,7 +55,7 @@ class LiveFiles:
     first_log: int = 0
 
 
-def records(data: bytes, damage: Callable[[int, str], None]) -> Iterator[bytes]:
+def records(data: bytes, damage: Damage) -> Iterator[bytes]:
     """The records of a log; `damage` is called with each place that cannot be read, and why.
 
     After damage, reading goes on with the next block, as RocksDB does.
@@ -62,7 +69,10 @@ def records(data: bytes, damage: Callable[[int, str], None]) -> Iterator[bytes]:
             continue
         end = at + _HEADER.size + size
         if end > len(data) or masked(data[at + 6 : end]) != crc or not 0 < kind <= _LAST + _NUMBERED:
-            damage(at, "the file ends within a record" if end > len(data) else "a record with a wrong checksum")
+            if end > len(data):
+                damage(at, "the file ends within a record", "cut")
+            else:
+                damage(at, "a record with a wrong checksum")
             at, parts = at + left, []
             continue
         numbered = kind > _NUMBERED
@@ -75,7 +85,7 @@ def records(data: bytes, damage: Callable[[int, str], None]) -> Iterator[bytes]:
             parts = []
         at = end
     if parts or data[at:].strip(b"\0"):
-        damage(at, "the file ends within a record")
+        damage(at, "the file ends within a record", "cut")
 
 
 def changes(record: bytes) -> Iterator[Entry]:
@@ -96,7 +106,7 @@ def changes(record: bytes) -> Iterator[Entry]:
         sequence += kind != _NOTED
 
 
-def live_files(data: bytes, damage: Callable[[int, str], None]) -> LiveFiles:
+def live_files(data: bytes, damage: Damage) -> LiveFiles:
     """The files that a ``MANIFEST`` names, after all its records."""
     live = LiveFiles()
     for record in records(data, damage):

@@ -21,6 +21,10 @@ class Damaged(ValueError):
     """Packed data that cannot be unpacked from some place on; the message says what is wrong with it."""
 
 
+class Truncated(Damaged):
+    """Packed data without its end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """One way of packing: its name, the ending of its files, their first bytes, and what unpacks one stream of them.
@@ -51,7 +55,7 @@ class Codec:
                 if unpacker.eof:
                     piece, unpacker, is_open = unpacker.unused_data, self.new(), False
         if is_open:
-            raise Damaged(f"truncated: the {self.name} data has no end")
+            raise Truncated(f"truncated: the {self.name} data has no end")
 
 
 class _Gzip:

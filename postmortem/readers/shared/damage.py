@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from postmortem.core.model import Extent
+
 MOST_REPORTED = 20
 HOLE = 16
 """Fewer zero bytes than this may be the beginning of a record."""
@@ -40,6 +42,11 @@ class Damage:
             return "truncated: the file ends inside a record"
         return "corrupt record: wrong checksum or format"
 
+    @property
+    def extent(self) -> Extent:
+        """The file ends or begins with it, or goes on around it."""
+        return "cut" if (not self.start if self.zeros else self.cut) else "records"
+
 
 def problems_of(path: str, kind: str, damage: list[Damage], records: int, size: int) -> list[Problem]:
     """One Problem per stretch, in order of the file; from `MOST_REPORTED` on, the last one sums up the rest.
@@ -47,9 +54,11 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int, size: 
     `kind` is what the file should be ("an event file"), `records` the number of records that were read, `size` the
     number of bytes of the file.
     """
-    if not records and damage and not all(d.cut for d in damage):
+    if not damage:
+        return []
+    if not records and not all(d.cut for d in damage):
         what = f"not {kind}: it contains no valid record"
-        return [Problem(path=path, offset=0, what=what, kept="nothing", lost=_bytes(damage))]
+        return [Problem(path=path, offset=0, what=what, kept="nothing", lost=_bytes(damage), extent="file")]
     kept = f"{records} {'record' if records == 1 else 'records'}"
     stretches = sorted(damage)
     problems = [
@@ -59,6 +68,7 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int, size: 
             what=d.what,
             kept=f"{kept} {_where(d, size)} it",
             lost=_bytes([d]),
+            extent=d.extent,
         )
         for d in stretches[:MOST_REPORTED]
     ]

@@ -26,6 +26,8 @@ TRUNCATED_OR_CRASHED = "the file was truncated while it was written, or the syst
 """What NUL bytes at the start of a file mean."""
 LOST_IN_NULS = "what was written there, if anything"
 """All that is known to be lost where NUL bytes stand."""
+_A_ROW = 200
+"""Bytes of a row of a log or two."""
 _PIECE = 1 << 20
 
 
@@ -75,13 +77,14 @@ def nul_problem(
         what=f"{number} in the text{where}, possibly from a system crash" + several,
         kept=kept,
         lost=LOST_IN_NULS if count > 3 else "",
+        extent="row" if count <= _A_ROW else "records",
     )
 
 
 def leading_nul_problem(path: str, count: int) -> Problem:
     """The problem of `count` NUL bytes before a text, as in a log that was truncated while its writer continued."""
     what = f"{count} NUL bytes before the text: {TRUNCATED_OR_CRASHED}"
-    return Problem(path=path, offset=0, what=what, kept="the text after them", lost=LOST_IN_NULS)
+    return Problem(path=path, offset=0, what=what, kept="the text after them", lost=LOST_IN_NULS, extent="cut")
 
 
 def wide_encoding(head: bytes) -> str | None:

@@ -11,6 +11,8 @@ from postmortem.readers.shared.decode import begins_with_nuls
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postmortem.core.model import Extent
+
 _MOST_REPORTED = 20
 
 
@@ -28,15 +30,16 @@ def bad_lines(path: Path, bad: list[int], lines: int, rows: int) -> list[Problem
     kept = f"{rows} rows"
     if bad and not rows:
         what = f"not JSON lines: {len(bad)} lines are not JSON objects"
-        return [Problem(path=str(path), line=bad[0], what=what, kept="nothing")]
+        return [Problem(path=str(path), line=bad[0], what=what, kept="nothing", extent="file")]
     problems = []
     for line in bad[:_MOST_REPORTED]:
-        what = "this line is not a JSON object"
+        extent: Extent
+        what, extent = "this line is not a JSON object", "records"
         if line == lines:
-            what = "truncated: the last line is not a complete JSON object"
+            what, extent = "truncated: the last line is not a complete JSON object", "cut"
         elif line == 1 and begins_with_nuls(path):
-            what = "truncated: the first line is not a complete JSON object"
-        problems.append(Problem(path=str(path), line=line, what=what, kept=kept, lost="1 line"))
+            what, extent = "truncated: the first line is not a complete JSON object", "cut"
+        problems.append(Problem(path=str(path), line=line, what=what, kept=kept, lost="1 line", extent=extent))
     if more := bad[_MOST_REPORTED:]:
         what, lost = f"{len(more)} more lines are not JSON objects", f"{len(more)} lines"
         problems.append(Problem(path=str(path), line=more[0], what=what, kept=kept, lost=lost))

@@ -5,21 +5,24 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
+from postmortem.core.patterns import later
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LastLine = Literal["whole", "cut", "unknown"]
 NOT_USED = "no line end after the last line: its last number may be truncated and is not used"
+NO_END = "no line end after the last line, which is whole by what stands before it"
 CUT = "truncated: the last line is incomplete"
 _ENOUGH = 3
 """So many numbers of one width show that all are written with it."""
 _EXACT = 12
 """Decimals of a number of which a cut changes nothing that matters, unless an exponent was to follow."""
-_EXPONENT = re.compile(r"\d[eE][-+]?\d+$")
+_EXPONENT = later(r"\d[eE][-+]?\d+$")
 _MANY, _NEARLY_ALL = 8, 0.9
 """So many numbers of which nearly all have no more decimals show that a number with as many is not cut."""
 _DIGITS = re.compile(r"\d+")
-_CLOSED = re.compile(r"\d\.\d+(?:[eE][-+]?\d+)?[.,]$")
+_CLOSED = later(r"\d\.\d+(?:[eE][-+]?\d+)?[.,]$")
 """A number with decimals and the end of a clause behind it: ``val loss is 0.0297.``"""
 _OF_NUMBERS = "0123456789.,eE+-"
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from postmortem.core.patterns import later
+
 _ROTATED = re.compile(
     r"(?P<base>.+\.(?:log|out|err|txt|stdout|stderr))"
     r"(?:\.(?P<number>\d{1,3})|[.-](?P<date>20\d\d-?[01]\d-?[0-3]\d)(?:[T_.-](?P<clock>\d\d[-_.:]?\d\d(?:[-_.:]?\d\d)?))?)"
@@ -17,7 +19,7 @@ _ROTATED = re.compile(
 GRID_OUTPUT = re.compile(r"\.p?[oe](?=\d{3,12}(?:[-.]\d{1,6})?$)")
 """The ending of the output and of the error output of a job of Grid Engine or PBS, before its number and that of the
 array task: ``train.o8812034``, ``train.e8812034.7``."""
-NAMED_LOG = re.compile(
+NAMED_LOG = later(
     rf"{GRID_OUTPUT.pattern}|\.log\.(?:INFO|WARNING|ERROR|FATAL)(?:\.\d{{8}}-\d{{6}}(?:\.\d{{1,9}})?)?$|^(?:screenlog|workerlog)\.\d{{1,3}}$"
 )
 """The same, a log of glog or absl, ``train.host.me.log.INFO.20261019-070122.512``, one of screen, and one of a rank

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.core.patterns import later
 from postmortem.core.points import Points, PointsBuilder
 from postmortem.core.roles import role_of
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, UNSURE, epoch_axis, plain, row_axis, step_axis
@@ -34,7 +35,7 @@ _DIFFERENT = 3
 """Texts that differ in a column named like a metric, from which on they are no setting."""
 _WITH_UNITS = ("step_time", "data_time", "memory", "throughput")
 """Roles of what many programs write as text on purpose: 0:01:26, 8 days, 4.10 GB, 3.2 it/s."""
-_THING = re.compile(
+_THING = later(
     r"(?:.*_)?(?:file_?names?|files?|paths?|images?|samples?|names?|ids?|models?|model_(?:type|name)|experiments?|methods?"
     r"|cases?|subjects?|patients?|datasets?)"
 )

@@ -113,7 +113,8 @@ def step_axis(
     logged in most rows. Returns None if no column counts steps; try `epoch_axis` then.
     """
     rows = next((len(c) for c in columns.values()), 0)
-    epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
+    epoch = next((columns[name] for name in _named(columns, EPOCHS) if not np.isnan(columns[name]).all()), None)
+    epochs = _filled(epoch) if epoch is not None else None
     for name in [*(d for d in declared if d in columns), *counter_names(columns)]:
         column, wrong = _without_wrong(columns[name], torn)
         restarts = 0.5 if plain(name) in SURE or name in declared else 0.02
@@ -122,26 +123,41 @@ def step_axis(
                 name, column, wrong = _finer(columns, torn, (name, column, wrong))
             return Axis(name, _filled_int(column), (name,), f"steps are taken from column {name!r}", wrong)
     for name in _named(columns, WITHIN_EPOCH):
-        inner = _filled(columns[name]) if _covers(columns[name], rows) else None
-        if epochs is None or inner is None or not (_whole(inner) and _whole(epochs)):
+        if epoch is None or not _covers(columns[name], rows):
             continue
-        next_epoch = np.diff(epochs) > 0
-        if next_epoch.any() and (np.diff(inner)[next_epoch] > 0).all() and _counts(columns[name], epochs, rank):
-            return Axis(name, inner.astype(np.int64), (name,), f"steps are taken from column {name!r}")
-        per_epoch = inner.max() + (inner.min() == 0)
-        step = (epochs - (epochs.min() >= 1)) * per_epoch + inner
-        fell, new_run = (np.diff(step) < 0).sum(), (np.diff(epochs) < 0).sum()
-        if fell and (in_any_order := _shuffled(columns[name], epochs)) is not None:  # a restart repeats some pairs
-            note = f"rows are in any order: sorted by epoch and {name!r}, with {per_epoch:.0f} per epoch"
-            return Axis(name, in_any_order, (name,), note, shuffled=True)
-        if step.max() < LARGEST and fell <= new_run:
-            note = f"steps are taken from {name!r}, with {per_epoch:.0f} per epoch (the highest value logged)"
-            return Axis(name, step.astype(np.int64), (name,), note)
+        if (axis := _axis_within_epochs(name, *_that_fit(columns[name], epoch, torn), rank)) is not None:
+            return axis
     for name in _named(columns, UNSURE) if epochs is None else ():
         with np.errstate(invalid="ignore"):  # of two infinities
             rises = np.diff(columns[name])
         if _whole(columns[name]) and rows > FEW and (rises >= 0).all() and (rises > 0).mean() >= 0.99:
             return Axis(name, columns[name].astype(np.int64), (name,), f"steps are taken from column {name!r}")
+    return None
+
+
+def _axis_within_epochs(
+    name: str,
+    counter: NDArray[np.float64],
+    epoch: NDArray[np.float64],
+    wrong: NDArray[np.int64],
+    rank: NDArray[np.int16] | None,
+) -> Axis | None:
+    """The steps by a counter that begins anew in each epoch; None if the two do not count steps."""
+    inner, epochs = _filled(counter), _filled(epoch)
+    if inner is None or epochs is None or not (_whole(inner) and _whole(epochs)):
+        return None
+    next_epoch = np.diff(epochs) > 0
+    if next_epoch.any() and (np.diff(inner)[next_epoch] > 0).all() and _counts(counter, epochs, rank):
+        return Axis(name, inner.astype(np.int64), (name,), f"steps are taken from column {name!r}", wrong)
+    per_epoch = inner.max() + (inner.min() == 0)
+    step = (epochs - (epochs.min() >= 1)) * per_epoch + inner
+    fell, new_run = (np.diff(step) < 0).sum(), (np.diff(epochs) < 0).sum()
+    if fell and (in_any_order := _shuffled(counter, epochs)) is not None:  # a restart repeats some pairs
+        note = f"rows are in any order: sorted by epoch and {name!r}, with {per_epoch:.0f} per epoch"
+        return Axis(name, in_any_order, (name,), note, wrong, shuffled=True)
+    if step.max() < LARGEST and fell <= new_run:
+        note = f"steps are taken from {name!r}, with {per_epoch:.0f} per epoch (the highest value logged)"
+        return Axis(name, step.astype(np.int64), (name,), note, wrong)
     return None
 
 
@@ -151,7 +167,7 @@ def _finer(columns: Mapping[str, NDArray[np.float64]], torn: Sequence[int], foun
     Such as the `update` of a PPO log, whose `iter` stays while the policy is trained on what was collected in it.
     """
     known = found[1][~np.isnan(found[1])]
-    if len(np.unique(known)) * 2 > len(known):
+    if len(distinct(known)) * 2 > len(known):
         return found
     for name in counter_names(columns):
         column, wrong = _without_wrong(columns[name], torn)
@@ -219,6 +235,40 @@ def _without_wrong(
     column = column.copy()
     column[wrong] = np.nan
     return column, wrong
+
+
+def _that_fit(
+    counter: NDArray[np.float64], epoch: NDArray[np.float64], torn: Sequence[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """A counter within epochs and the epochs, without both cells of the few rows that do not fit, and these rows.
+
+    Such a row has a value that no counter has or that lies far off all others, or an epoch of its own between two rows
+    of another one; or it is torn, and not between its neighbours.
+    """
+    known = ~np.isnan(counter)
+    at = np.flatnonzero(known)
+    odd = known & (_impossible(counter) | _stray(counter, known) | _far_above(counter, known))
+    before, own, after = (epoch[at[i : len(at) - 2 + i]] for i in range(3))
+    odd[at[1:-1]] |= (before == after) & (own != before)
+    for row in torn:
+        last, following = counter[at[at < row][-1:]], counter[at[at > row][:1]]
+        odd[row] |= known[row] and bool((last > counter[row]).any() or (following < counter[row]).any())
+    wrong = np.flatnonzero(odd)
+    if not len(wrong) or len(wrong) > max(1, _WRONG * len(at)):
+        return counter, epoch, _NO_ROWS
+    counter, epoch = counter.copy(), epoch.copy()
+    counter[wrong] = epoch[wrong] = np.nan
+    return counter, epoch, wrong
+
+
+def _far_above(column: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The values above a gap of many usual steps which no value fills."""
+    values, moves = np.sort(column[known]), np.diff(column[known])
+    if not (moves > 0).any():
+        return np.zeros(len(column), bool)
+    with np.errstate(invalid="ignore"):  # of two infinities
+        gaps = np.flatnonzero(np.diff(values) > _FAR * median(moves[moves > 0]))
+    return known & (column > values[gaps[0]]) if len(gaps) else np.zeros(len(column), bool)
 
 
 def _stray(column: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.activations import SIZE, names_activations
 from postmortem.core.model import Problem
 from postmortem.core.points import Points, PointsBuilder
 from postmortem.core.progress import progressed
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 KIND = "tensorboard"
 _LAYOUTS = RowLayouts({})
 """Shared by all files: runs of one project log the same rows."""
+_NONE = tuple(np.empty(0, kind) for kind in (np.int64, np.int32, np.int64, np.float64, np.float64))
+"""The columns of no points."""
 _WALL_TIME, _VERSION = 1 << 3 | 1, b"\x1a\rbrain.Event:2"
 """The first record of a file: the key of its wall time, and what follows the wall time."""
 _MOST_TEXT = 1 << 22
@@ -48,7 +52,6 @@ _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-
 _GRADIENT = re.compile(
     rb"(?i)(?:^|[/._])(?:grads?|gradients?)(?:[/._].*(?<!bias)$|$)|(?<!bias)[/._](?:grads?|gradients?)$"
 )
-_ACTIVATION = re.compile(rb"(?i)(?:^|[/._ ])(?:acts?|activations?|relu\d*)(?:[/._ \d]|$)(?!.*(?:weight|kernel|bias)$)")
 _NO_SUMMARY = {
     "graph": Skip.GRAPHS,
     "meta_graph": Skip.GRAPHS,
@@ -87,7 +90,9 @@ class Following:
     def read(self) -> Reading:
         if not all(damage.cut for damage in self._file.damage):
             self._file = EventFile(self._file.path)
-        return self._file.read()
+        reading = self._file.read()
+        reading.points = reading.points.chosen(np.ones(len(reading.points), bool))  # a copy: those of the file go on
+        return reading
 
 
 class EventFile:
@@ -110,9 +115,9 @@ class EventFile:
     def read(self) -> Reading:
         """All that the file holds. Called again after bytes were appended, it reads only these."""
         patterns = ScalarPatterns(self.code_of)
-        whole = self.path.stat().st_size
-        _LAYOUTS.opened(whole)
         with self.path.open("rb") as stream:
+            whole = os.fstat(stream.fileno()).st_size
+            _LAYOUTS.opened(whole)
             stream.seek(self.resumed_at())
             self.damage.clear()
             for batch in batches(stream, self.damage, _LAYOUTS):
@@ -123,13 +128,18 @@ class EventFile:
             self.size = stream.tell()
         if len(self.parts) > 1:
             self.parts = [[np.concatenate(column) for column in zip(*self.parts, strict=True)]]
-        reading = Reading(source=KIND, path=str(self.path), points=self.points())
-        reading.skipped = Skips(self.skipped)
-        reading.config = dict(self.config)
+        points, skipped = self.points(), Skips(self.skipped)
+        reading = Reading(source=KIND, path=str(self.path), points=points, skipped=skipped, config=dict(self.config))
         reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, self.size)
         if not self.size:
             reading.problems = [
-                Problem(path=reading.path, offset=0, what="the file is empty: its writer never flushed", kept="nothing")
+                Problem(
+                    path=reading.path,
+                    offset=0,
+                    what="the file is empty: its writer never flushed",
+                    kept="nothing",
+                    extent="file",
+                )
             ]
         elif self.records and not len(reading.points):
             reading.notes.append("an event file without scalars")
@@ -145,10 +155,10 @@ class EventFile:
         return reading
 
     def points(self) -> Points:
-        """The scalars that were read up to now."""
+        """The scalars that were read up to now. Their columns are those of the file."""
         tags = [tag.decode("utf-8", "replace") for tag in self.codes]
         if self.parts and len({*tags}) == len(tags):
-            code, step, value, wall_time = (column.copy() for column in self.parts[0])
+            code, step, value, wall_time = self.parts[0]
             return Points(tags, code, step, value, wall_time, np.full(len(code), -1, np.int16))
         builder = PointsBuilder()  # joins tags that are one once decoded
         if self.parts:
@@ -183,14 +193,14 @@ class EventFile:
         """The scalars of all rows of one layout; those with a wrong checksum are parsed one by one."""
         one = found[0] if len(found) == 1 else None
         fields = layout.fields(one.difference if one else np.concatenate([rows.difference for rows in found]))
-        begin = np.concatenate([rows.at + np.arange(len(rows.difference)) * layout.size for rows in found])
-        at = begin[:, None] + layout.start
+        begins = [rows.at + np.arange(len(rows.difference)) * layout.size for rows in found]
+        at = (begins[0] if one else np.concatenate(begins))[:, None] + layout.start
         intact: Any = slice(None)
-        if not fields.intact.all():
+        if fields.intact is not None:
             intact = fields.intact
             damaged = [(int(at[i, j]), int(layout.length[j])) for i, j in np.argwhere(~intact)]
             yield _columns(row for start, length in damaged for row in self.parse(start, length, batch))
-        code = np.array([self.code_of(tag) for tag in layout.tags], np.int32)[layout.tag]
+        code = np.array([self.code_of(tag) for tag in layout.tags], np.int32).take(layout.tag)
         self.plugins.update(layout.plugins)
         columns = (at, code[None].repeat(len(at), axis=0), fields.step, fields.value, fields.wall_time)
         part = tuple(column[intact].ravel() for column in columns)
@@ -226,7 +236,7 @@ class EventFile:
             elif (limit := _nonfinite_limit(value)) is not None:
                 yield start, self.code_of(value.tag + b"/" + limit[0]), event.step, limit[1], event.wall_time
             elif (size := _size_of_activations(value)) is not None:
-                yield start, self.code_of(value.tag + b"/rms"), event.step, size, event.wall_time
+                yield start, self.code_of(value.tag + SIZE.encode()), event.step, size, event.wall_time
 
     def counted(self, wall_time: float) -> None:
         """Counts a record of that time."""
@@ -277,7 +287,9 @@ def _by_layout(found: list[Rows]) -> Iterable[tuple[RowLayout, list[Rows]]]:
 
 def _columns(points: Iterable[_Point]) -> _Columns:
     """Points as columns."""
-    at, code, step, value, wall_time = zip(*points, strict=True) if (points := list(points)) else ((),) * 5
+    if not (points := list(points)):
+        return _NONE
+    at, code, step, value, wall_time = zip(*points, strict=True)
     return (
         np.array(at, np.int64),
         np.array(code, np.int32),
@@ -292,7 +304,7 @@ def _in_order(parts: list[_Columns]) -> list[NDArray[Any]]:
     if len(parts) == 1:
         return [*parts[0][1:]]
     parts.sort(key=lambda part: part[0][0])
-    at, *columns = (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else _columns(())
+    at, *columns = (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else _NONE
     if all(before[0][-1] < after[0][0] for before, after in pairwise(parts)):
         return columns
     order = np.argsort(at, kind="stable")
@@ -301,7 +313,7 @@ def _in_order(parts: list[_Columns]) -> list[NDArray[Any]]:
 
 def _is_measured(tag: bytes) -> bool:
     """Whether a number is read from the histograms of this tag, although they are finite."""
-    return _GRADIENT.search(tag) is not None or _ACTIVATION.search(tag) is not None
+    return _GRADIENT.search(tag) is not None or _of_activations(tag)
 
 
 def _gradient_norm(value: Any) -> float | None:
@@ -315,9 +327,13 @@ def _gradient_norm(value: Any) -> float | None:
     return math.sqrt(histogram.sum_squares) if histogram.num > 0 and histogram.sum_squares >= 0 else None
 
 
+def _of_activations(tag: bytes) -> bool:
+    return names_activations(tag.decode("utf-8", "replace"))
+
+
 def _size_of_activations(value: Any) -> float | None:
     """The root mean square of a layer's activations of which a histogram was logged; None for any other value."""
-    histogram = _histogram(value) if _ACTIVATION.search(value.tag) is not None else None
+    histogram = _histogram(value) if _of_activations(value.tag) else None
     if histogram is None or not (histogram.num > 0 and histogram.sum_squares >= 0):
         return None
     return math.sqrt(histogram.sum_squares / histogram.num)

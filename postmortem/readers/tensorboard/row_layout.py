@@ -53,12 +53,12 @@ class Rows(NamedTuple):
 
 
 class RowFields(NamedTuple):
-    """Fields of the n records of k rows, [k, n] each; `intact`: whether the record's checksum is right."""
+    """Fields of the n records of k rows, [k, n] each; `intact`: whether the checksum is right, None if all are."""
 
     step: NDArray[np.int64]
     value: NDArray[np.float64]
     wall_time: NDArray[np.float64]
-    intact: NDArray[np.bool_]
+    intact: NDArray[np.bool_] | None
 
 
 class RowLayout:
@@ -81,15 +81,19 @@ class RowLayout:
         self.start = np.cumsum(self.length + OVERHEAD) - self.length - OVERHEAD + HEADER
         wall_time, step, step_bytes, value, dtype = np.array([record.offsets for record in records]).T
         self._wall_time, self._crc = self.start + wall_time, self.start + self.length
-        self._digits = {size: (of, (self.start + step)[of]) for size, of in _alike(step_bytes) if size > 0}
-        self._value = {kind: (of, (self.start + value)[of]) for kind, of in _alike(dtype)}
+        self._crc_bytes = _spans(self._crc, 4)
+        self._digits = {size: (of, _spans((self.start + step)[of], size)) for size, of in _alike(step_bytes) if size}
+        self._value = {
+            kind: (of, _spans((self.start + value)[of], np.dtype(DTYPES[kind][0]).itemsize))
+            for kind, of in _alike(dtype)
+        }
         fixed = np.full(-(-self.size // 8) * 8, 0xFF, np.uint8)
         fixed[self.size :] = 0
-        for size, (_, at) in self._digits.items():
-            fixed[_spans(at, size)] = 0x80
-        for kind, (_, at) in self._value.items():
-            fixed[_spans(at, _size(kind))] = 0
-        fixed[_spans(self._wall_time, 8)] = fixed[_spans(self._crc, 4)] = 0
+        for _, digits in self._digits.values():
+            fixed[digits] = 0x80
+        for _, value_bytes in self._value.values():
+            fixed[value_bytes] = 0
+        fixed[_spans(self._wall_time, 8)] = fixed[self._crc_bytes] = 0
         self._fixed = fixed.view(np.uint64)
         self.bytes = data & fixed[: self.size]
         self._crc_of_none = np.array(
@@ -113,6 +117,7 @@ class RowLayout:
         part.tag, part.length, part.start = self.tag[:n], self.length[:n], self.start[:n]
         part.size = int(part.start[-1] + part.length[-1]) + OVERHEAD - HEADER
         part._wall_time, part._crc, part._crc_of_none = self._wall_time[:n], self._crc[:n], self._crc_of_none[:n]
+        part._crc_bytes = self._crc_bytes[: 4 * n]
         part._digits = {size: _first(n, *group) for size, group in self._digits.items()}
         part._value = {kind: _first(n, *group) for kind, group in self._value.items()}
         part.bytes = self.bytes[: part.size]
@@ -127,7 +132,7 @@ class RowLayout:
         words = difference.view(np.uint64)[0]
         other = words & self._fixed[: len(words)]
         alike = min(self.size, len(data) - at)
-        if other.any():
+        if other.max(initial=0):  # any() looks at them one by one
             word = int(np.argmax(other != 0))
             alike = min(alike, 8 * word + int(np.argmax(other[word : word + 1].view(np.uint8) != 0)))
         return Rows(self, at, difference), alike
@@ -174,16 +179,17 @@ class RowLayout:
         k, n = len(difference), len(self.tag)
         step, value = np.zeros((k, n), np.int64), np.empty((k, n))
         for size, (of, at) in self._digits.items():
-            step[:, of] = _steps(difference.take(_spans(at, size), axis=1).reshape(k, -1, size))
+            step[:, of] = _steps(difference.take(at, axis=1).reshape(k, -1, size))
         for dtype, (of, at) in self._value.items():
-            value[:, of] = widen(_windows(difference, DTYPES[dtype][0])[:, at], dtype)
+            value[:, of] = widen(difference.take(at, axis=1).view(DTYPES[dtype][0]), dtype)
         wall_time = _windows(difference, "<f8")[:, self._wall_time]
-        stored = _windows(difference, "<u4")
-        stored[:, self._crc] = unmask(stored[:, self._crc]) ^ self._crc_of_none
-        intact = np.ones((k, n), bool)
-        for i in _wrong(difference, np.arange(k + 1)):
-            bounds = np.append(self.start - HEADER, self.size)
-            intact[i, _wrong(difference[i], bounds)] = False
+        stored = difference.take(self._crc_bytes, axis=1).view("<u4")
+        _windows(difference, "<u4")[:, self._crc] = unmask(stored) ^ self._crc_of_none
+        intact = None
+        if damaged := _wrong(difference, np.arange(k + 1)):
+            intact, bounds = np.ones((k, n), bool), np.append(self.start - HEADER, self.size)
+            for i in damaged:
+                intact[i, _wrong(difference[i], bounds)] = False
         return RowFields(step, value, wall_time, intact)
 
 
@@ -227,13 +233,9 @@ def _adjacent(of: NDArray[np.int64]) -> Any:
 
 
 def _first(n: int, of: Any, at: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
-    """Of the indices `of` and the places of their bytes those below n."""
+    """Of the indices `of` and the places of their bytes, as many for each, those below n."""
     if isinstance(of, slice):
-        kept = max(0, min(of.stop, n) - of.start)
-        return slice(of.start, of.start + kept), at[:kept]
+        kept, count = max(0, min(of.stop, n) - of.start), of.stop - of.start
+        return slice(of.start, of.start + kept), at[: kept * len(at) // count]
     kept = int(np.searchsorted(of, n))
-    return of[:kept], at[:kept]
-
-
-def _size(dtype: int) -> int:
-    return np.dtype(DTYPES[dtype][0]).itemsize
+    return of[:kept], at[: kept * len(at) // len(of)]

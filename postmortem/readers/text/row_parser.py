@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,7 +70,8 @@ class RowParser:
 
         `year` completes dates that lack one.
         """
-        sample = [text_of(line) for line in head.split(b"\n", 400)[:400]]
+        # bars leave nothing but line ends behind in what W&B keeps of a terminal
+        sample = [text_of(line) for line in islice((x for x in head.split(b"\n") if x and not x.isspace()), 400)]
         self.labels = labelled(sample)
         text = "\n".join(sample)
         self.active = [(i, d) for i, d in enumerate(self.dialects) if self._may_occur(d, text)]

@@ -25,6 +25,8 @@ LONGEST_KEY, LONGEST_NUMBER, LONGEST_STEP = 120, 32, 5
 _PADDING = 256
 _ITEM, _KEY, _NESTED_KEY, _VALUE, _STEP, _NUMBER = 0x0A, 0x0A, 0x12, (0x82, 0x01), 0x12, 0x08
 _SLOT_BITS = 14
+_FIRST_BYTES = (np.arange(128) < np.arange(129)[:, None]).astype(np.uint8) * np.uint8(255)
+"""Masks that keep the first bytes of 128, by their number."""
 _IN_NUMBERS = np.zeros(256, bool)
 _IN_NUMBERS[list(b"0123456789+-.eE\0")] = True
 _MIX = np.arange(1, LONGEST_KEY // 8 + 2, dtype=np.uint64) ** np.uint64(3) * np.uint64(0x9E3779B97F4A7C15)
@@ -53,16 +55,23 @@ class PlainRows:
         return slice(*np.searchsorted(self.row, [start, stop]).tolist())
 
     def last(self, start: int, stop: int) -> dict[str, bytes]:
-        """The last text of each key in these rows."""
+        """The last text of each key in these rows, in the order in which the keys first occur."""
         cells = self.within(start, stop)
-        last = dict(zip(self.key[cells].tolist(), range(cells.start, cells.stop), strict=True))
-        return {self.keys[key]: self.data[self.at[i] : self.at[i] + self.size[i]].tobytes() for key, i in last.items()}
+        key, at, size = self.key[cells], self.at[cells], self.size[cells]
+        first, last = np.full((2, len(self.keys)), len(key))
+        last[key] = np.arange(len(key))  # of several, the one that is written last stays
+        first[key[::-1]] = np.arange(len(key))[::-1]
+        order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(key))]
+        found = ((self.keys[k], last[k]) for k in order.tolist())
+        return {key: self.data[at[i] : at[i] + size[i]].tobytes() for key, i in found}
 
     def numbers(self) -> NDArray[np.float64]:
         """The cells as float64[m]. Rows with a cell that is no number, or two of one key, are not plain any more."""
         text = _windows(self.data, self.at, np.minimum(self.size, LONGEST_NUMBER))
-        odd = ~_IN_NUMBERS[text].all(axis=1) | (np.count_nonzero(text, axis=1) != self.size)
-        self.plain[self.row[odd]] = False
+        in_numbers, odd = _IN_NUMBERS[text], np.zeros(len(text), bool)
+        if not in_numbers.all() or np.count_nonzero(text) != self.size.sum():  # a zero byte in a text, or a long one
+            odd = ~in_numbers.all(axis=1) | (np.count_nonzero(text, axis=1) != self.size)
+            self.plain[self.row[odd]] = False
         cell, keys = self.row * len(self.keys) + self.key, len(self.keys)
         if len(self.plain) * keys <= 8 * len(cell):  # counting takes memory for absent cells as well
             again = np.flatnonzero(np.bincount(cell) > 1)
@@ -135,8 +144,9 @@ def _steps(
 def _windows(data: NDArray[np.uint8], at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.uint8]:
     """uint8[n, whole words]: `size` bytes from each place, then zeros."""
     width = -(-int(size.max(initial=1)) // 8) * 8
-    window = np.lib.stride_tricks.sliding_window_view(data, width)[at]
-    window[np.arange(width) >= size[:, None]] = 0
+    window = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))[at].view(np.uint8).reshape(-1, width)
+    words = window.view(np.uint64)
+    words &= _FIRST_BYTES.view(np.uint64)[:, : width // 8][size]
     return window
 
 

@@ -48,11 +48,13 @@ class WandbSummary:
             summary = json.loads(text)
         except (ValueError, RecursionError) as error:
             reading.problems.append(
-                Problem(path=str(path), offset=0, what=f"not valid JSON: {error}", lost="the summary")
+                Problem(path=str(path), offset=0, what=f"not valid JSON: {error}", lost="the summary", extent="file")
             )
             return reading
         if not isinstance(summary, dict):
-            reading.problems.append(Problem(path=str(path), offset=0, what="not a JSON object", lost="the summary"))
+            reading.problems.append(
+                Problem(path=str(path), offset=0, what="not a JSON object", lost="the summary", extent="file")
+            )
             return reading
         values = {key: value for key, raw in leaves(summary, ".") if (value := number(raw)) is not None}
         own = {key: values.pop(key) for key in list(values) if key.startswith("_")}

@@ -103,7 +103,7 @@ class TransactionLog:
                 if data
                 else "the file is empty"
             )
-            reading.problems = [Problem(path=reading.path, offset=len(data), what=what, kept="nothing")]
+            reading.problems = [Problem(path=reading.path, offset=len(data), what=what, kept="nothing", extent="file")]
         self.history_rows.finish(self.declared_steps)
         return reading
 

@@ -60,7 +60,7 @@ def conclude(case: Case) -> None:
 
 def finite(cure: Fix) -> str:
     """What a cure is known to do, in words, with the loss that comes of it."""
-    return "; ".join(filter(None, ["makes the step finite", cure.loss_after]))
+    return "; ".join(filter(None, ["makes the step finite", cure.loss_after, cure.note]))
 
 
 def limit_updates(case: Case, survives: Callable[[Change], bool], since: str) -> list[Fix]:

@@ -86,11 +86,13 @@ class Case:
             self._precisions[dtype] = self.reruns.in_precision(dtype)
         return self._precisions[dtype]
 
-    def with_fix(self, name: str, *, cured: bool, how: str, loss: float | None = None) -> Culprit:
+    def with_fix(
+        self, name: str, *, cured: bool, how: str, loss: float | None = None, ran: bool = True, note: str = ""
+    ) -> Culprit:
         """The culprit with one more fix that was tried."""
         away = far_from(self.course, loss) if cured and loss is not None else None
         before = self.course[-1] if cured and loss is not None and self.course else None
-        added = Fix(name=name, cured=cured, how=how, loss=loss, far_from=away, before=before)
+        added = Fix(name=name, cured=cured, how=how, loss=loss, far_from=away, before=before, ran=ran, note=note)
         return replace(self.found, fixes=(*self.found.fixes, added))
 
 
@@ -135,7 +137,8 @@ class BaseFix:
         if cured and self.limits_update and reruns.whole and case.stage != "param":
             reruns.luck.times = max(reruns.luck.times, TRIES)  # the fix acts after the failure, so the cure was chance
         known = cured and (isinstance(change, StepMode) or change.dtype is None)  # else it may be of an earlier rerun
-        return case.with_fix(self.name, cured=cured, how=what + remark, loss=reruns.loss if known else None)
+        loss = reruns.loss if known else None
+        return case.with_fix(self.name, cured=cured, how=what + remark, loss=loss, ran=fails is not None)
 
     def conclude(self, case: Case) -> Culprit:
         """`case.found`, revised once all fixes were tried."""

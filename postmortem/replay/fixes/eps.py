@@ -80,7 +80,13 @@ class Epsilon(BaseFix):
         guards = guards or {case.where.span if case.where else None: Guard()}
         size = "1" if all(guard.whole for guard in guards.values()) else f"{at.eps:g}"
         how = _description(op, line, size) + at.met.others()
-        fixed = case.with_fix(self.name, cured=True, how=how, loss=case.reruns.loss)
+        fixed = case.with_fix(
+            self.name,
+            cured=True,
+            how=how,
+            loss=case.reruns.loss,
+            note=at.met.against() if op in DOMAINS and op != "xlogy" else "",
+        )
         return replace(fixed, suggestion=suggested_line(file, guards, line, op, at.eps))
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
@@ -113,7 +119,8 @@ class Calls:
 
     used: their number. guards: the expressions that call it, as a line may do so several times, and what guards each.
     regular, moved, nearest: of the call in which most of them were changed, how many finite values the operator got
-    that are not at its singularity, how many of those were changed, and the least distance of one from it.
+    that are not at its singularity, how many of those were changed, and the least distance of one from it. all, kept:
+    of the values of all calls, how many there are and how many the change leaves as they are.
     """
 
     used: int = 0
@@ -121,15 +128,26 @@ class Calls:
     regular: int | None = None
     moved: int = 0
     nearest: float = 0.0
+    all: int = 0
+    kept: int = 0
 
     def count(self, away: torch.Tensor, changed: torch.Tensor) -> None:
         """Counts the values of a call. away: their distances from the singularity."""
         regular = (away > 0) & away.isfinite()
         moved = regular & changed
         n = int(moved.sum())
+        self.all += changed.numel()
+        self.kept += changed.numel() - int(changed.sum())
         if self.regular is None or n > self.moved:
             self.regular, self.moved = int(regular.sum()), n
             self.nearest = float(away[moved].min()) if n else 0.0
+
+    def against(self) -> str:
+        """What speaks against the change: a clamped value has no gradient."""
+        if not self.all or self.kept:
+            return ""
+        values = "the only value is" if self.all == 1 else f"all {self.all:,} values are"
+        return f"{values} then at the bound, where a clamp passes no gradient: nothing is learned through this operator"
 
     def others(self) -> str:
         """What the change does to values at which the operator is regular, for the report."""

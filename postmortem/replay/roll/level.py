@@ -39,7 +39,8 @@ def leaves_level(losses: Sequence[float]) -> int | None:
     """The index from which on the loss has left its level for good, growing over at least two steps; else None.
 
     It has left if it is ten times the level of the first steps, or ten times all losses before and still growing. A
-    single jump counts only if it is a thousandfold: the update before it destroyed the weights.
+    single jump counts only if it is a thousandfold: the update before it destroyed the weights. So does a rise over the
+    last steps, to a thousand times the losses shortly before it, of a loss that began higher than these.
     """
     n = len(losses)
     if not n or not all(map(math.isfinite, losses)):
@@ -58,7 +59,21 @@ def leaves_level(losses: Sequence[float]) -> int | None:
     left = min([i for i in (crossed, apart) if 0 < i <= n - 2], default=None)
     if left is None and n >= 2 and losses[-1] > 1000 * max(abs(x) for x in losses[:-1]):
         return n - 1
-    return left
+    return _rises_at_the_end(losses) if left is None else left
+
+
+def _rises_at_the_end(losses: Sequence[float]) -> int | None:
+    """The first of the last two or more losses that rise from step to step, from above the course before them to a
+    thousand times its largest loss."""
+    n = len(losses)
+    start = n - 1
+    while start > 1 and losses[start - 1] > losses[start - 2]:
+        start -= 1
+    for i in range(max(1, start), n - 1):
+        highest = max(abs(x) for x in losses[max(0, i - COURSE) : i])
+        if losses[i] > highest and losses[-1] > 1000 * highest:
+            return i
+    return None
 
 
 def leaps(losses: Sequence[float]) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.core.model import MASKED
 from postmortem.replay.trace.operators import ABSORBERS, OpInfo
 from postmortem.replay.trace.records import Hit, TensorView
 from postmortem.replay.trace.tensors import INF, NAN, along, exact_bits, has_rows, local, rows_of, shape_of, statistics
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postmortem.replay.trace.places import Where
+
+_SOFTMAX = ("_softmax", "_log_softmax")
 
 
 @dataclass(slots=True)
@@ -88,6 +91,10 @@ class Call:
                     view.rows = rows_of(~torch.isfinite(local(t)))
         for view, o in zip(hit.outputs, self.outputs, strict=True):
             view.stats = statistics(o)
+        if self.info.name in _SOFTMAX and hit.inputs and hit.inputs[0].stats and isinstance(self.args[1], int):
+            masked = (local(self.tensors[0]) == -math.inf).all(self.args[1])
+            if masked.any():
+                hit.inputs[0].stats |= {MASKED: int(masked.sum()), "rows": masked.numel()}
         o = local(self._first_bad(hit))
         if has_rows(o):
             hit.shape = tuple(o.shape)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
+from postmortem.core.patterns import later
 from postmortem.reporters.shared.words import clean
 
 _PROGRAMS = "postmortem|python3?|pip|export|torchrun|accelerate|deepspeed|srun|sacct|dmesg|uv run"
 _TOOLS = rf"(?:\(?cd [^`]+ && )?(?:{_PROGRAMS}) "
-_QUOTED = re.compile(rf":? ?`((?:\$ )?{_TOOLS}[^`]*)`")
-_BARE = re.compile(rf"\s*(?:\$ )?({_TOOLS}.*?)(?:\s{{2,}}\((.*)\)\s*)?", re.DOTALL)
+_QUOTED = later(rf":? ?`((?:\$ )?{_TOOLS}[^`]*)`")
+_BARE = later(rf"\s*(?:\$ )?({_TOOLS}.*?)(?:\s{{2,}}\((.*)\)\s*)?", re.DOTALL)
 
 
 def with_commands(action: str) -> tuple[str, list[str]]:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.culprit import GROWTH
+from postmortem.core.model import GROWTH, MASKED, RATE
 from postmortem.core.printable import number
 from postmortem.reporters.shared.what_happened import incident
 
@@ -49,6 +49,12 @@ def surely(c: Culprit) -> str:
     return f"the cause is {_IN_SHORT[c.established]}. This is about the cause, not about how good a fix is"
 
 
+def in_a_word(c: Culprit) -> str:
+    """How the culprit was established, in the word of the JSON. Where no fix cures the step, what the cure was."""
+    repaired = c.established == "cured" and bool(c.fixes) and not any(f.cured for f in c.fixes)
+    return "cured by masking it, by no fix" if repaired else c.established
+
+
 def where(c: Culprit) -> str:
     """Operator, module and parameter, as far as they are known."""
     module = "" if c.module is None else f"module {c.module}" if c.module else "outside any submodule"
@@ -79,14 +85,16 @@ def fidelity_words(f: Fidelity) -> str:
 
 
 def tried(c: Culprit) -> list[tuple[str, str, str]]:
-    """The fixes that were tried: name, outcome ("cures", "finite", "no") and what was changed, the best first.
+    """The fixes that were tried: name, outcome and what was changed, the best first.
 
-    "finite": the step is, but its loss is far from its course.
+    Outcomes: "cures"; "finite" (the step is, but its loss is far from its course); "no"; "not run".
     """
-    rows = [(f.name, _outcome(f), "; ".join(filter(None, [f.how, f.loss_after]))) for f in c.fixes]
+    rows = [(f.name, _outcome(f), "; ".join(filter(None, [f.how, f.loss_after, f.note]))) for f in c.fixes]
     if c.fresh_state is not None:
         rows.append(("fresh_state", "cures" if c.fresh_state else "no", "optimizer state reset"))
-    return sorted(rows, key=lambda row: (("cures", "finite", "no").index(row[1]), row[0] != "eps"))  # the line first
+    return sorted(
+        rows, key=lambda row: (("cures", "finite", "no", "not run").index(row[1]), row[0] != "eps")
+    )  # the line first
 
 
 def outcomes(c: Culprit) -> list[str]:
@@ -110,7 +118,7 @@ def outcomes(c: Culprit) -> list[str]:
 
 
 def _outcome(fix: Fix) -> str:
-    return "cures" if fix.good else "finite" if fix.cured else "no"
+    return "not run" if not fix.ran else "cures" if fix.good else "finite" if fix.cured else "no"
 
 
 def suggested(c: Culprit) -> str:
@@ -139,7 +147,7 @@ def statistics(tensor: dict[str, Any]) -> Iterator[tuple[str, str]]:
     The range is that of the finite values, which is said where there are others.
     """
     inputs = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())]
-    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output", GROWTH)}
+    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output", GROWTH, MASKED, RATE)}
     for name, stats in [*inputs, ("output", tensor.get("output")), ("values", other)]:
         if stats:
             of = "finite " if stats.get("nan") or stats.get("inf") else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from postmortem.core.model import MASKED, RATE
 from postmortem.core.printable import listed, number
 
 if TYPE_CHECKING:
@@ -56,15 +57,18 @@ def incident(c: Culprit) -> Incident | None:
     inputs: list[Stats] = list(c.tensor.get("inputs") or ())
     out: Stats = c.tensor.get("output") or {}
     op = (c.op or "").rpartition("::")[2].strip("_")
-    if c.phase != "forward" or not op or not inputs or not out or any(i.get("nan") for i in inputs):
-        return None
-    if op in ("softmax", "log_softmax"):
-        return _masked(op, inputs[0], out)
-    if any(i.get("inf") for i in inputs):
+    if c.phase == "forward" and inputs and inputs[0].get(MASKED):
+        return _all_masked(op, inputs[0])
+    if c.phase != "forward" or not op or not inputs or not out or any(i.get("nan") or i.get("inf") for i in inputs):
         return None
     if op in ("div", "true_divide", "divide"):
         return _division(inputs, out)
     return _at_zero(op, inputs[0], out) or _below_zero(op, inputs[0], out) or _too_large(op, inputs[0], out)
+
+
+def _all_masked(op: str, given: Stats) -> Incident:
+    rows = f"in {given[MASKED]:,} of the {given['rows']:,} rows that {op} received every value is -inf (fully masked)"
+    return Incident(f"{op} of a fully masked row", f"{rows}, and {op} of such a row is NaN")
 
 
 def _division(inputs: list[Stats], out: Stats) -> Incident | None:
@@ -74,14 +78,6 @@ def _division(inputs: list[Stats], out: Stats) -> Incident | None:
     if out.get("inf"):
         return Incident("division by 0", f"{divisor} {_are(inputs[1]['zeros'])} 0")
     return Incident("0/0", f"{divisor} {_are(inputs[1]['zeros'])} 0 where what is divided is 0 as well, and 0/0 is NaN")
-
-
-def _masked(op: str, given: Stats, out: Stats) -> Incident | None:
-    if not given.get("inf") or not out.get("nan"):
-        return None
-    why = f"{op} is NaN for a row in which every value is -inf, as where a mask leaves nothing (or one is +inf)"
-    instead = "a mask with torch.finfo(dtype).min in the place of -inf keeps such a row finite"
-    return Incident(f"{op} over a row without a finite maximum", f"{_of(out, 'nan')} are NaN: {why}; {instead}")
 
 
 def _at_zero(op: str, given: Stats, out: Stats) -> Incident | None:
@@ -130,13 +126,15 @@ def happened(c: Culprit) -> str:
     """One sentence: "log(0) at step 156, in sample 30 of the batch: 16 of the 512 values that log received are 0"."""
     met = incident(c)
     what = met.name if met else _in_general(c)
-    at = f" at step {c.step}" if c.step is not None else ""
+    at = f" at step {c.step}" if c.step is not None and RATE not in c.tensor else ""
     samples = samples_of(c)
     return f"{what}{at}{f', in {samples}' if samples else ''}{f': {met.detail}' if met else ''}"
 
 
 def _in_general(c: Culprit) -> str:
-    """Operator and kind of value, where only these are known."""
+    """Operator and kind of value, where only these are known; how the learning rate rose, where that is the cause."""
+    if (rise := c.tensor.get(RATE)) is not None:
+        return str(rise)
     out: Stats = c.tensor.get("output") or {}
     kinds = [kind for kind in ("nan", "inf") if out.get(kind)]
     if c.phase == "forward" and c.op and kinds:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +12,7 @@ pytest.importorskip("torch")
 from postmortem.attach.answers import Process
 from postmortem.attach.growth.before_fault import growth_before
 from postmortem.attach.steps import Pass
+from tests import warm
 
 PROGRAM = """
 import torch
@@ -54,16 +53,24 @@ def test_a_fault_out_of_calm_is_no_end_of_a_growth(losses) -> None:
     assert growth_before(at_fault(*losses), None, None) is None
 
 
-def test_the_learning_rate_is_tried_from_before_the_growth_on(tmp_path) -> None:
+def test_the_learning_rate_is_tried_from_before_the_growth_on(tmp_path, monkeypatch, postmortem) -> None:
     """A rate of which the loss grows until it overflows: the divergence is named, and the smaller rate cures it."""
     (tmp_path / "train.py").write_text(PROGRAM.replace("RATE", "3.0"))
-    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True, timeout=100)
-    command = [sys.executable, "-m", "postmortem", "replay", ".", "--format", "json", "--", sys.executable, "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500, env=os.environ)
-    told = json.loads(done.stdout)
+    monkeypatch.chdir(tmp_path)
+    assert warm.run("train.py").returncode == 0
+    told = json.loads(postmortem("replay", ".", "--format", "json", "--", sys.executable, "train.py").out)
     culprit = told["culprit"]
     assert (culprit["cause"], culprit["phase"], culprit["established"]) == ("divergence", "optimizer", "cured")
     assert {f["name"]: f["cured"] for f in culprit["fixes"]}["lower_lr"] is True
     assert culprit["samples"] is None
     assert told["next"][0].startswith("lower the learning rate")
     assert any("the growth ends at step" in line for line in culprit["how"])
+
+
+def test_a_rise_over_the_last_two_steps_is_a_growth() -> None:
+    """To a thousand times the losses shortly before it, of a loss that began higher; one step alone is none."""
+    course = [40.0, 30.0, 12.0, *[5.0 + 0.1 * (i % 7) for i in range(30)]]
+    found = growth_before(at_fault(*course, 28.3, 23987.5, float("nan")), None, None)
+    assert found is not None
+    assert (found.step, found.steps) == (33, 2)
+    assert growth_before(at_fault(*course, 23987.5, float("nan")), None, None) is None

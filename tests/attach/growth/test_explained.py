@@ -34,7 +34,7 @@ class Answers:
 
     def run(self, change: dict, ticks: int) -> Seen | None:
         """The run with the change."""
-        key = next(k for k in ("rate", "clip", "hold_others", "hold") if k in change)
+        key = next(k for k in ("rate", "most", "clip", "hold_others", "hold") if k in change)
         key = "all" if change.get("hold") == "" else key
         return seen(self._values[key]) if key in self._values else None
 
@@ -98,6 +98,17 @@ def test_the_rate_of_one_group(named) -> None:
     assert (found.cause, found.module, found.established) == ("optimizer-update", "head", "cured")
     whose = "of parameter group 1, which holds the parameters of head,"
     assert f"the learning rate {whose} goes from 0.1 to 60 at step 69" in how
+
+
+def test_a_rate_that_rises_in_many_steps(named) -> None:
+    """None of its steps is a jump; kept where it was half of the way before, the loss stays calm."""
+    base = seen(GROWN)
+    base.rates = {s: [0.1 * 1.2 ** max(0, s - 50)] for s in base.losses}
+    found, how = named(base, all=CALM, most=CALM, clip=GROWN)
+    assert (found.cause, found.phase, found.established) == ("optimizer-update", "optimizer", "cured")
+    assert any(line.startswith("the learning rate rises from 0.1 at step") for line in how)
+    steady, _ = named(seen(GROWN), all=CALM, most=CALM, rate=CALM, clip=GROWN)
+    assert steady.cause == "divergence"
 
 
 def test_nobody_where_nothing_can_be_run(named) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests import warm
 
 pytest.importorskip("torch")
 
@@ -52,8 +52,8 @@ def trained(tmp_path: Path):
 
     def run(change: dict | None):
         (tmp_path / "train.py").write_text(PROGRAM)
-        command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path), json.dumps(change)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)
+        done = warm.run(str(tmp_path / "train.py"), str(tmp_path), json.dumps(change))
+        assert done.returncode == 0, done.stderr
         path = next((tmp_path / "growth").glob("*.jsonl"))
         return json.loads(done.stdout), [json.loads(line) for line in path.read_text().splitlines()]
 

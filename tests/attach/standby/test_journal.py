@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 from postmortem.attach.standby.journal import Journal, Past
+from tests import warm
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="forks a process that computes")
 
@@ -70,7 +70,7 @@ json.dump({"before": before, "after": after, "then": then}, sys.stdout)
 @linux
 def test_a_copy_sees_the_disk_as_it_was(tmp_path: Path) -> None:
     """Folders and files made since are hidden, what was written over, added to or removed is as it was."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = warm.run("-c", PROGRAM, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert {**told["after"], "exists": told["before"]["exists"]} == {
@@ -168,14 +168,7 @@ def test_a_program_that_refuses_to_save_twice(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(REFUSES))
     answer = tmp_path / "answer.json"
     watched = Path(__file__).parent / "watched.py"
-    done = subprocess.run(
-        [sys.executable, str(watched), str(answer), "6", "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = warm.run(str(watched), str(answer), "6", "train.py", cwd=tmp_path)
     assert answer.exists(), done.stderr
     found = json.loads(answer.read_text())["found"]
     assert found["repeated"], found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests import warm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,9 +107,9 @@ print(boundaries.listener.processes - before)
 
 def said_by(script: str) -> list[str]:
     """The lines that a program prints."""
-    return subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=100
-    ).stdout.split("\n")[:-1]
+    done = warm.run("-c", script)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n")[:-1]
 
 
 def test_nothing_is_sent_from_a_copy() -> None:
@@ -126,14 +127,14 @@ def test_nothing_is_sent_from_a_copy() -> None:
     ]
 
 
-def test_a_program_that_logs_to_a_server(tmp_path: Path) -> None:
+def test_a_program_that_logs_to_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postmortem) -> None:
     """Its step is repeated by a copy, and the server gets each row once."""
     (tmp_path / "train.py").write_text(HTTP)
-    command = [sys.executable, "-m", "postmortem", "run", "--format", "json", "--", sys.executable, "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    culprit = json.loads(done.stdout)["culprit"]
+    monkeypatch.chdir(tmp_path)
+    called = postmortem("run", "--format", "json", "--", sys.executable, "train.py")
+    culprit = json.loads(called.out)["culprit"]
     where = HTTP.splitlines().index(next(line for line in HTTP.splitlines() if "# the fault" in line)) + 1
-    assert (culprit["op"], culprit["line"], culprit["samples"]) == ("log", where, [3]), done.stderr
+    assert (culprit["op"], culprit["line"], culprit["samples"]) == ("log", where, [3]), called
     rows = [json.loads(row)["step"] for row in (tmp_path / "received.jsonl").read_text().splitlines()]
     assert rows == list(range(12))
 

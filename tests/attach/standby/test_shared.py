@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import warm
 
 pytest.importorskip("torch")
 
@@ -23,15 +23,7 @@ def watched(folder: Path, source: str) -> dict[str, Any]:
     """The answer about a training with this source; a copy was taken before its first tick only."""
     (folder / "train.py").write_text(textwrap.dedent(source))
     answer = folder / "answer.json"
-    done = subprocess.run(
-        [sys.executable, str(WATCHED), str(answer), "1000", "train.py"],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        start_new_session=True,
-    )
+    done = warm.run(str(WATCHED), str(answer), "1000", "train.py", cwd=folder)
     assert answer.exists(), done.stderr
     found: dict[str, Any] = json.loads(answer.read_text())["found"]
     return found

@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ class Armed(Observer):
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error", FutureWarning)
     told = Path(sys.argv[1])
     if sys.argv[2] == "armed" and told.exists():
         boundaries.install(Armed(sys.argv[1], json.loads(told.read_text())))

@@ -145,3 +145,58 @@ def test_darknet(tmp_path: Path) -> None:
         assert run.series("avg loss").index.tolist() == list(range(1, 40))
         assert run.series("loss").iloc[1] == 450
         (tmp_path / "train.log").unlink()
+
+
+def test_a_level_in_brackets_before_a_colon_and_two_tables(tmp_path: Path) -> None:
+    """``[INFO]:`` is a prefix; the rows below the head of another table are none of the first one."""
+    rows = []
+    for e in range(4):
+        rows.append("2021-01-25 05:58:00 [INFO]:    Epoch       Batch       box      conf     total      time")
+        rows += [
+            f"2021-01-25 05:58:59 [INFO]:     {e}/4  {n:10d}/160     0.227      {2.5 - e:.2f}       {9 - e}      59.6"
+            for n in range(0, 160, 40)
+        ]
+        rows.append("      Image      Total          P          R        mAP")
+        rows += [f"       {n}      30353    0.00108    0.00216    0.00108       2.01s" for n in (32, 1312)]
+    run = _run(tmp_path, rows)
+    assert run.series("conf").index.tolist() == [e * 160 + n for e in range(4) for n in range(0, 160, 40)]
+    assert run.frame.step.max() < 640
+
+
+def test_rows_of_names_below_the_head_of_a_training(tmp_path: Path) -> None:
+    """A class named ``2c`` is no epoch 2: a counter has no unit."""
+    rows = ["      Epoch    gpu mem   box_loss   cls_loss"]
+    rows += [f"      {e}/9      2.35      {2 / e:.3f}      {3 / e:.3f}" for e in range(1, 10)]
+    rows += [f"      {e}c      172      197      0.734" for e in (2, 3, 4)]
+    assert _run(tmp_path, rows).series("box_loss").max() == 2.0
+
+
+def test_blank_lines_hide_no_dialect(tmp_path: Path) -> None:
+    """W&B keeps only line ends of what a bar redraws: hundreds of them come before the first row."""
+    head = "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size"
+    rows = ["Freezing layer 'model.22.dfl.conv.weight'", *[""] * 600]
+    for e in range(1, 9):
+        rows += [
+            head,
+            *[""] * 50,
+            f"      {e}/8      2.35G      {2 / e:.3f}      2.6     0.9         23        640: 100%|##|",
+        ]
+    assert _run(tmp_path, rows).series("box_loss").index.tolist() == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Early stopping due to validation loss not improving for 20 epochs",
+        "-----completing training in 113880.80 seconds-----",
+        "Finetuned model saved: final.pth",
+        "Early stopped",
+    ],
+)
+def test_last_words_of_a_training(tmp_path: Path, end: str) -> None:
+    """A program of one's own says in its own words that it has ended, before the planned number of epochs."""
+    rows = [f"Epoch {e}/100, Training loss: {2 / e:.4f}, Validation loss: {3 / e:.4f}" for e in range(1, 41)]
+    _run(tmp_path, rows)
+    assert [f.name for f in postmortem.scan(tmp_path).runs[0].findings] == ["silent-death"]
+    assert _run(tmp_path, [*rows, end]).ended == "completed"
+    assert not postmortem.scan(tmp_path).runs[0].findings

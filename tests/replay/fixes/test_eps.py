@@ -45,6 +45,20 @@ def test_says_which_regular_values_the_change_touches(near: float, said: str, as
 
 
 @cures(Epsilon)
+@pytest.mark.parametrize(("other", "note"), [(1e-9, "all 2 values are then at the bound"), (0.5, "")])
+def test_says_where_no_gradient_is_left(other: float, note: str, ask: Any) -> None:
+    """A clamped value has no gradient; of a divisor nothing is said, as the dividend keeps its own."""
+    batch = {"x": torch.tensor([0.0, other])}
+    culprit = ask(lambda m, b: (m.weight.sum() * b["x"].log()).sum(), batch)
+    [eps] = [fix for fix in culprit.fixes if fix.name == "eps"]
+    assert eps.cured
+    assert eps.note.startswith(note)
+    assert bool(eps.note) == bool(note)
+    culprit = ask(lambda m, b: (m.weight.sum() / b["d"]).sum(), {"d": torch.zeros(2)})
+    assert [fix.note for fix in culprit.fixes if fix.name == "eps"] == [""]
+
+
+@cures(Epsilon)
 def test_cures_an_optimizer_without_eps(ask: Any, outcome: Any) -> None:
     """0 / 0 in the update of Adam: there is no line of the user's, so that the optimizer gets an eps."""
     model = torch.nn.Linear(4, 4, bias=False)

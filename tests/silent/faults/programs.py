@@ -7,6 +7,7 @@ FOLDER/NAME/trial holds the name of a fault whose trial is made; `used` is there
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import runpy
 import sys
@@ -24,6 +25,7 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     WATCHERS.load()
     warm_up()
+    gc.freeze()
     for program in sorted(folder.glob("*/train.py")):
         pid = os.fork()
         if not pid:

@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from postmortem.readers.text.bulk.families import FEW, Family, equal_keys, fold, hashes
 from postmortem.readers.text.bulk.name_value_scan import NameValueScan
-from postmortem.readers.text.bulk.templates import (
-    FEW,
-    LONGEST,
-    RUN,
-    Family,
-    RowLayout,
-    Template,
-    equal_keys,
-    fold,
-    hashes,
-    learn,
-    read_one,
-)
+from postmortem.readers.text.bulk.templates import LONGEST, RUN, RowLayout, Template, learn, read_one
 from postmortem.readers.text.failures.scanner import prefilter
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ class ColumnTable(Dialect):
         r"|\s*+[|│┃][^|│┃]{1,40}+[|│┃]"  # a first cell of text between bars: a time, a phase
         r"|\s*+\d++(?:[:hms]\d++)++s?(?:\s\s|\t|,|\s*+[|│┃])"  # a time that has passed
         r"|(?=[^\d]*+$)(?=(?:[^,;|\t│┃]*+[,;|\t│┃])|(?:.{0,400}?\S\s\s++){2})"  # names between separators
-        r"(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"
+        r"(?i:.*(?:epoch|step|iter|loss|acc|lr\b|m?ap\b|total\b|score|psnr))"
         r"|\s*+(?i:train|val|test|dev|eval)\w*+\s*+\|\s*+[A-Za-z]++\s*+$"  # splits between bars, and metrics below
         rf"|[A-Za-z_][\w./@\-]*+\s++\|\s*+(?:{NUMBER}|{NONFINITE}|N/A)\s*+\|"
     )
@@ -52,24 +52,10 @@ class ColumnTable(Dialect):
         text = row.text.strip()
         if "|" in text and (record := self._by_split(row, text)) is not None:
             return record
-        header = self.header.get(row.rank)
-        if header is not None and (text[:1].isdigit() or text[:1] in "|│┃-.n"):
-            sign, names, line = header
-            cells = _cells(text, sign)
-            if names[0] == "#" and len(cells) == len(names) - 1:
-                names = names[1:]  # it marks the header as a comment
-            if len(cells) != len(names) and sign == "  ":  # wide columns that touch
-                names, cells = " ".join(names).split(), text.split()
-            if len(cells) == len(names) - 1 and names[0].lower() in _TIMES:
-                names = names[1:]  # the time at the start of the row was taken for its prefix
-            if len(cells) == len(names) + 1 and cells[0].isdigit() and sign == "  ":
-                names = ["step", *names]  # the index of a data frame, whose column has no name
-            if len(cells) < len(names) and sign in ("  ", " "):
-                cells = _below(line, row.text, names)
-            if len(cells) == len(names):
-                record = self._row(names, cells)
-                if record is not None:
-                    return record
+        if text[:1].isdigit() or text[:1] in "|│┃-.n":
+            record = self._under_header(row, text)
+            if record is not None:
+                return record
         for sign in ("|", ",", ";", "  ", " "):
             if sign == " " and ("  " not in text or len(text.split()) < 5):
                 continue
@@ -85,7 +71,27 @@ class ColumnTable(Dialect):
                 ):
                     self.header[row.rank] = (sign, names, row.text)
                     return Record()
+                if sign == "  " and _other_head(names):
+                    self.header.pop(row.rank, None)
         return None
+
+    def _under_header(self, row: Row, text: str) -> Record | None:
+        """The record of a row below a header of as many columns; None if there is none."""
+        if row.rank not in self.header:
+            return None
+        sign, names, line = self.header[row.rank]
+        cells = _cells(text, sign)
+        if names[0] == "#" and len(cells) == len(names) - 1:
+            names = names[1:]  # it marks the header as a comment
+        if len(cells) != len(names) and sign == "  ":  # wide columns that touch
+            names, cells = " ".join(names).split(), text.split()
+        if len(cells) == len(names) - 1 and names[0].lower() in _TIMES:
+            names = names[1:]  # the time at the start of the row was taken for its prefix
+        if len(cells) == len(names) + 1 and cells[0].isdigit() and sign == "  ":
+            names = ["step", *names]  # the index of a data frame, whose column has no name
+        if len(cells) < len(names) and sign in ("  ", " "):
+            cells = _below(line, row.text, names)
+        return self._row(names, cells) if len(cells) == len(names) else None
 
     def _by_split(self, row: Row, text: str) -> Record | None:
         """A header of split words, or a row under one: the metric's name, then its value in each split."""
@@ -128,6 +134,8 @@ class ColumnTable(Dialect):
             numbers += 1
             value = number(match["value"])
             if where is not None:
+                if where[0] in ("step", "epoch") and (match["unit"] or "").isalpha() and match["unit"] not in _SCALE:
+                    return None  # "2c" in the first column: the row of another table, whose rows have names
                 if where[0] == "epoch":
                     record.epoch = value
                 elif where[0] == "step" and where[1] > record.level:
@@ -137,6 +145,11 @@ class ColumnTable(Dialect):
             name = f"{split} {name}" if split and role_of(name) not in ("lr", "epoch") else name
             record.values.append(Value(name, value * _SCALE.get(unit, 1.0) if role_of(name) != "memory" else value))
         return record if numbers >= max(2, len(cells) // 2) and record.values else None
+
+
+def _other_head(names: list[str]) -> bool:
+    """Whether names are the head of a table without a known metric: the rows below it are none of the table before."""
+    return len(names) >= 4 and all(re.fullmatch(r"[A-Za-z][\w.@/%\-]{0,15}", name) for name in names)
 
 
 def _counts(name: str) -> bool:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _BITS = 20
 _PIECE = 1 << 16
 """Windows hashed at a time: their hashes stay in the cache."""
-_SINGLE = 64
-"""As few positions are looked at one by one: faster than numpy's calls."""
+_SINGLE = 1 << 11
+"""As few windows are looked at one by one: faster than numpy's calls."""
 _MULTIPLIER = np.uint32(2654435761)
 _COMMON = {letter: 26 - i for i, letter in enumerate(b" etaoinsrlhdcumpfgwybvkxjqz")} | dict.fromkeys(
     b"0123456789:,.=[]()'|/", 18
@@ -65,26 +65,37 @@ class Prefilter:
         """Like `lines_with`, for lines in UTF-8 that each end with a line feed."""
         if len(data) < 4:
             return []
+        raw = np.frombuffer(data, np.uint8)
         windows: NDArray[np.uint32] = np.ndarray(len(data) - 3, "<u4", data, strides=(1,))
         pieces = range(0, len(windows), _PIECE)
         hits = np.concatenate([np.flatnonzero(self._known[_hash(windows[a : a + _PIECE])]) + a for a in pieces])
+        if len(hits) <= _SINGLE:
+            found = [
+                at - before
+                for at, gram in zip(hits.tolist(), windows[hits].tolist(), strict=True)
+                for text, before in self._by_gram.get(gram, ())
+                if at >= before and data.startswith(text, at - before)
+            ]
+            return _lines_of(np.array(found, np.intp), raw)
         hits = hits[np.argsort(windows[hits], kind="stable")]
         borders = np.flatnonzero(windows[hits[1:]] != windows[hits[:-1]]) + 1
-        raw = np.frombuffer(data, np.uint8)
-        found = []
+        matches = [np.empty(0, np.intp)]
         for same in np.split(hits, borders):
             anchors = self._by_gram.get(int(windows[same[0]]), ()) if len(same) else ()
-            found += [_matching(data, raw, text, same - at) for text, at in anchors]
-        if not any(map(len, found)):
-            return []
-        lines: list[int] = distinct(np.searchsorted(np.flatnonzero(raw == 10), np.concatenate(found))).tolist()
-        return lines
+            matches += [_matching(raw, text, same - at) for text, at in anchors]
+        return _lines_of(np.concatenate(matches), raw)
 
 
-def _matching(data: bytes, raw: NDArray[np.uint8], text: bytes, start: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Those of the positions `start` in `data` at which the text is found; `raw` are its bytes."""
-    if len(start) <= _SINGLE:
-        return np.array([at for at in start.tolist() if at >= 0 and data.startswith(text, at)], np.intp)
+def _lines_of(places: NDArray[np.intp], raw: NDArray[np.uint8]) -> list[int]:
+    """The lines of places in the bytes `raw`, ascending and each once."""
+    if not len(places):
+        return []
+    lines: list[int] = distinct(np.searchsorted(np.flatnonzero(raw == 10), places)).tolist()
+    return lines
+
+
+def _matching(raw: NDArray[np.uint8], text: bytes, start: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Those of the positions `start` in `raw` at which the text is found."""
     start = start[(start >= 0) & (start <= len(raw) - len(text))]
     for i, byte in enumerate(text):
         if not len(start):

@@ -61,6 +61,12 @@ _PATIENCE_USED_UP = re.compile(
     )
 )
 """Early stopping in other words. A count of the patience ("3 out of 5") is no end, unless it is used up."""
+_LAST_WORDS = re.compile(
+    r"(?i:\b(?:final|fine-?tuned) (?:model|weights|checkpoint)s? (?:is |was |has been )?saved\b"
+    r"|\bsaved (?:the )?final (?:model|weights|checkpoint)\b|\b(?:completing|finishing) (?:the )?training in \d"
+    r"|\bearly stopping (?:due to|because|since) |^\W{0,4}early stopped[.!]*$)"
+)
+"""What programs of one's own print at the end of a training."""
 _COUNTED_PATIENCE = re.compile(
     r"\b[Ee]arly ?[Ss]topping counter: (?P<n>\d{1,9}) (?:out of|of|/) (?P<patience>\d{1,9})\b"
 )
@@ -77,6 +83,7 @@ COMPLETED_ANCHORS = (
         "exits successfully",
         "End of training",
     ),
+    *("mpleting", "nishing", "inal ", "tuned ", "aved "),
     *("Training time", "raining time", "code", "status", "COMPLETE", "FINISHED", " score: "),
     *(
         "arly stop",
@@ -104,7 +111,7 @@ COMPLETED_ANCHORS = (
         "# Ended (code",
     ),
 )
-"""Plain texts: every line that one of the two matches contains at least one of them."""
+"""Plain texts: every line that one of the patterns matches contains at least one of them."""
 AFTER_COMPLETION = 20_000
 """With more bytes of training output than this after it, a completion line belongs to an earlier part of the job."""
 _COUNTED = 4 * AFTER_COMPLETION
@@ -177,7 +184,8 @@ class Progress:
         if not any(anchor in text for anchor in COMPLETED_ANCHORS):
             return
         text = text[:2000]
-        if not (_COMPLETED.search(text) or _PATIENCE_USED_UP.search(text) or _counted_down(text)):
+        patterns = (_COMPLETED, _PATIENCE_USED_UP, _LAST_WORDS)
+        if not (any(pattern.search(text) for pattern in patterns) or _counted_down(text)):
             return
         known = self._completions.get(template)
         if known is not None:

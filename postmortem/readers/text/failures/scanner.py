@@ -64,19 +64,17 @@ _RANKED_HEADER = re.compile(r"\[(?:rank|default)\d{1,6}\]: ?" + re.escape(HEADER
 _RANK_FIELDS = ("bad_rank", "spawn_rank", "diag_rank", "waiting_rank")
 """Fields that name the rank where the line has no prefix with one."""
 
-_EXCEPTIONS = (
+_ANCHORS = (
     *("Traceback (most recent call last)", '  File "', "Error:", "Error\n", "Error\r", "Exception:", "Exception\n"),
-    "Interrupt",
+    *("Interrupt", " terminated with the following error:", " STDERR---"),
+    *("orld_size", "orld size", "WORLD_SIZE", "orldSize"),
 )
-_SPAWNED_ANCHORS = (" terminated with the following error:", " STDERR---")
-_WORLD_ANCHORS = ("orld_size", "orld size", "WORLD_SIZE", "orldSize")
 
 
 @cache
 def prefilter() -> Prefilter:
     """Finds every line that may matter: exceptions, what signatures look for, completions, announced lengths."""
-    fixed = (*_EXCEPTIONS, *_SPAWNED_ANCHORS, *_WORLD_ANCHORS, *COMPLETED_ANCHORS, *ANNOUNCED)
-    return Prefilter((*fixed, *CATALOGUE.anchors))
+    return Prefilter((*_ANCHORS, *COMPLETED_ANCHORS, *ANNOUNCED, *CATALOGUE.anchors))
 
 
 def _without_time(text: str) -> str:
@@ -190,11 +188,10 @@ class Scanner:
         for _, text in sample:
             self._add_rank(peel(text[:200], labels=self._labels)[1])
         self.attempts.learn(text for _, text in sample)
-        anchors = prefilter()
         lines_left = chain(sample, stream)
         while batch := list(islice(lines_left, _BATCH)):
             texts = [text for _, text in batch]
-            anchored = anchors.lines_with(texts)
+            anchored = prefilter().lines_with(texts)
             self.announced.watch(batch, anchored)
             self._batch(batch, texts, set(anchored))
             self._recent = (self._recent + texts)[-_BATCH:]

@@ -17,7 +17,7 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.progress import progressed
 from postmortem.readers.shared.decode import FOUR_NULS, leading_nul_problem, leading_nuls, nul_problem, wide_encoding
-from postmortem.readers.shared.open_end import CUT, NOT_USED, last_line, without_last_number
+from postmortem.readers.shared.open_end import CUT, NO_END, NOT_USED, last_line, without_last_number
 from postmortem.readers.text.lines.escapes import ESC, ESCAPES, without_colours, without_escapes
 from postmortem.readers.text.lines.json_envelopes import content_key, unwrapped
 
@@ -157,10 +157,11 @@ class Lines:
         last, before = text_of(ESCAPES.sub(b"", rows[-1])), [text_of(row) for row in rows[:-1]]
         state = last_line(last, before)
         if state == "whole":
+            self.notes.append(NO_END)
             return data
         what, lost = (CUT, "the rest of this line") if state == "cut" else (NOT_USED, "")
         self.problems.append(
-            Problem(path=str(self.path), line=self.line, what=what, kept="the lines before it", lost=lost)
+            Problem(path=str(self.path), line=self.line, what=what, kept="the lines before it", lost=lost, extent="cut")
         )
         whole = without_last_number(last)
         return data[: len(data) - len(last[len(whole) :])]  # the number is ASCII

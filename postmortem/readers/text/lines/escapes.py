@@ -49,9 +49,9 @@ def without_colours(data: bytes, size: int, at: NDArray[np.intp]) -> Plain | Non
     keep = np.ones(len(raw), bool)
     for column in range(int(length.max(initial=0))):
         keep[start[length > column] + column] = False
-    others = at[~escapes]
     removed = np.append(0, np.cumsum(length))
-    return Plain(raw[keep].tobytes(), size - int(removed[-1]), others - removed[np.searchsorted(start, others)])
+    before = removed[np.cumsum(escapes)[~escapes]]
+    return Plain(raw[keep].tobytes(), size - int(removed[-1]), at[~escapes] - before)
 
 
 def _lengths(raw: NDArray[np.uint8], start: NDArray[np.intp]) -> NDArray[np.intp] | None:

@@ -10,6 +10,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from postmortem.core.patterns import later
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,8 +34,8 @@ _ABOUT = {
 }
 """Members that may be numbers: they describe the line, not the training."""
 _TIMES = ("time", "timestamp", "@timestamp", "ts")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)", re.IGNORECASE)
+_DATE = later(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
+_NUMBER = later(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)", re.IGNORECASE)
 _SAMPLE, _FEW = 50, 3
 
 

@@ -167,7 +167,7 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         + rf"{_LEVEL} *(?:[|\-:] ?| )(?:{_NAME} ?[|\-] ?|\[(?P<logger2>(?!\d+\])[\w.\-:/]{{1,80}})\] ?)?"
         + r"|(?P<logger3>[A-Za-z_/][\w.\-/]{0,160}) ?[|\-:] ?(?P<level3>[A-Z]{4,8}) ?[|\-:] ?"
         + r"|\((?P<logger4>[\w.\-:]{1,80})\) (?P<level4>[A-Z]{4,8}): ?"
-        + r"|\[(?P<level5>[A-Z]{4,8})\] ?(?:\[(?!\d+\])[\w.\-:/]{1,80}\] ?)?"
+        + r"|\[(?P<level5>[A-Z]{4,8})\](?::(?= ))? ?(?:\[(?!\d+\])[\w.\-:/]{1,80}\] ?)?"
         + r"|(?P<logger5>[A-Za-z_][\w.\-/]{0,80}) {1,8}"
         + _LEVEL.replace("level", "level6")
         + r" {1,8}"
@@ -210,7 +210,7 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     # the same with the logger in front, as Python programs write it: [thread] logger LEVEL text
     ("[", r"\[[A-Za-z][\w.\-#/ ]{0,60}\] " + _NAME + " {1,8}" + _LEVEL + r"(?: ?[|\-:] ?| {1,8})"),
     ("IWEDC", _LEVEL + r":(?P<logger>[A-Za-z_][\w.\-]{0,80}):"),  # logging.basicConfig
-    ("[", r"\[" + _LEVEL + r"\] ?(?:\[" + _SOURCE + r"\] ?)?"),
+    ("[", r"\[" + _LEVEL + r"\](?::(?= ))? ?(?:\[" + _SOURCE + r"\] ?)?"),
     ("[", r"\[rank: (?P<rank>\d+)\] ?"),  # Lightning
 )
 _LABEL = re.compile(r" *(?P<task>\d{1,5}): ")

@@ -58,6 +58,15 @@ class Named:
     split: str
 
 
+_WITH_VALUE = re.compile(r"(?i)(?P<name>.+?) [-+]?(?:nan|inf)(?: .*)?")
+
+
+def _holds_a_value(name: str) -> bool:
+    """Whether a name is a metric, its value and more words: the 3 of ``loss nan for 3 steps`` is no loss."""
+    found = _WITH_VALUE.fullmatch(name)
+    return found is not None and role_of(found["name"]) is not None
+
+
 @lru_cache(maxsize=65_536)
 def name_of(gap: str) -> Named | None:
     """The name that the text in front of a number gives it; None if the text does not end in a name."""
@@ -102,6 +111,7 @@ def name_of(gap: str) -> Named | None:
         or name[0].isdigit()
         or (name[-1] in ",]" and not strong)
         or name.endswith((".py", ".cpp", ".cu", ".cc", ".h"))
+        or (len(words) > 1 and _holds_a_value(name))
     ):
         return None
     start = max((m.end() for m in _ABSENT.finditer(gap)), default=0)  # "acc: None" is a pair, too

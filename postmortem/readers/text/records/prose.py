@@ -32,7 +32,28 @@ def reversed_row(text: str, start: int) -> Record | None:
     return Record(values, step=float(head[1]), level=Trust.STEP, once=True)
 
 
+_VALUE = re.compile(rf"(?:{NONFINITE}|[-+]?\d*\.\d+(?:[eE][-+]?\d+)?),?")
+_PREPOSITIONS = (
+    "after",
+    "at",
+    "before",
+    "by",
+    "during",
+    "for",
+    "from",
+    "in",
+    "of",
+    "on",
+    "over",
+    "since",
+    "to",
+    "with",
+)
+
+
 def is_sentence(text: str, end: int) -> bool:
-    """Whether a plain word, not another pair, follows."""
+    """Whether a plain word, not another pair such as ``temp nan`` or ``temp 2.7``, follows."""
     following = text[end : end + 40].split()
+    if len(following) > 1 and _VALUE.fullmatch(following[1]) and following[0].lower() not in _PREPOSITIONS:
+        return False
     return bool(following) and role_of(following[0]) is None and position(following[0]) is None

@@ -79,6 +79,10 @@ def _blanked(match: re.Match[str]) -> str:
     return " " * len(match[0]) if follows.search(before) else match[0]
 
 
+_IN_EPOCH = re.compile(r"(?<=\d\]\[)([ \d]{0,8}\d):(?=\d{1,9}\])")
+"""Between the batch and the number of batches, behind the epoch: ``[Epoch 3/500][  40:391]``."""
+_SHARE_OF = re.compile(r"(?i)(?<![\w.])(?:percent|progress|completed)\s?:\s?(?=\[\s{0,8}\d{1,12}/\d{1,12}\s\(\d)")
+"""A word before the position in an epoch, which stands as MNIST's example prints it: ``Percent:[640/6751 (9%)]``."""
 _WINDOW = re.compile(
     r"(?i)(?<=[a-z])\s{0,2}(?:[(\[] ?)?(?:(?:averaged |avg |mean )?(?:over|across) (?:the )?"
     r"(?:(?:last|past|previous) )?"
@@ -100,6 +104,10 @@ def apart(text: str) -> str:
         text = _WINDOW.sub(_without_window, text)
     if "." in text or "-" in text or "_" in text:
         text = _JOINED.sub(r"\1 ", text)
+    if "][" in text:
+        text = _IN_EPOCH.sub(r"\1/", text)
+    if "%)]" in text:
+        text = _SHARE_OF.sub(lambda match: " " * len(match[0]), text)
     if (printed := _PRINTED.match(text)) and role_of(printed["name"]):
         text = f"{printed['name']}: {text[printed.end() :]}"
     return _FILLED.sub(_blanked, text)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from postmortem.core.distinct import distinct, occurrences
+from postmortem.core.distinct import distinct
 from postmortem.core.roles import role_of
 from postmortem.core.stats import median
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.steps.epochs import family
-from postmortem.readers.text.steps.row_store import EVALUATION
+from postmortem.readers.text.steps.row_store import BAR, EVALUATION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,7 +145,7 @@ def _kinds(draft: Draft) -> NDArray[np.int64]:
     first = np.full(len(rows), len(draft.tags), np.int64)
     filled = np.flatnonzero(rows["count"] > 0)
     first[filled] = draft.codes[cells.end[filled] - rows["count"][filled]]
-    kind: NDArray[np.int64] = family(rows) * (len(draft.tags) + 1) + first
+    kind: NDArray[np.int64] = family(rows).astype(np.int64) * (len(draft.tags) + 1) + first
     total = rows["total"]
     if (total > 0).any():  # else the numbers are small, see `_distinct`
         kind = (kind << 32) | np.maximum(total, 0)  # see MOST_TAGS and the type of the total
@@ -155,8 +155,9 @@ def _kinds(draft: Draft) -> NDArray[np.int64]:
 def _distinct(kind: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
     """The kinds that occur, and how often. Small numbers are counted, as sorting long columns is slow."""
     if kind.max(initial=0) >= _SMALL:
-        kinds, _, count = occurrences(kind)
-        return kinds, count
+        kind = np.sort(kind)
+        starts = np.append(0, np.flatnonzero(kind[1:] != kind[:-1]) + 1)
+        return kind[starts], np.diff(np.append(starts, len(kind)))
     count = np.bincount(kind)
     kinds = np.flatnonzero(count)
     return kinds, count[kinds]
@@ -213,6 +214,20 @@ def is_plausible(step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) 
         return True
     ranks = np.argsort(np.argsort(at, kind="stable"), kind="stable")
     return bool(np.corrcoef(ranks, np.arange(len(at)))[0, 1] > 0.5)
+
+
+def lacks_epochs(epoch: NDArray[np.float64], rows: StoredRows, main: Main) -> bool:
+    """Whether the bars start again far more often than epochs are named.
+
+    A terminal was recorded without most of the headers ``Epoch 1/20``: in which epoch the points are is not known.
+    """
+    bars = np.flatnonzero((rows["flags"] & BAR > 0) & (rows["total"] > 1) & (rows["count"] > 0))
+    if len(main.rows) < 2 * _FEW or not len(bars):
+        return False
+    total = rows["total"][bars]
+    bars = bars[total == _most_frequent(total.astype(np.int64))]
+    again = int((np.diff(rows["step"][bars]) < 0).sum())
+    return again >= 2 * places(epoch, main) + _SHOWN
 
 
 def is_finer(epoch: NDArray[np.float64], step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> bool:

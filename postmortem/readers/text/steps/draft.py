@@ -14,6 +14,7 @@ from postmortem.readers.text.steps.epochs import carried_epoch
 from postmortem.readers.text.steps.nested import with_epochs
 from postmortem.readers.text.steps.passes import counted_behind, second_passes
 from postmortem.readers.text.steps.row_store import BAR, OTHERS, Cells, Mark, Tag
+from postmortem.readers.text.steps.unnamed_positions import with_unnamed_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,9 +60,12 @@ class Draft:
             rows = rows.with_column("epoch", np.where(far, np.nan, rows["epoch"]))
         marks = np.array([t.mark for t in tags], np.uint8)
         names, cells, keep = [t.name for t in tags], Cells(rows["count"]), np.ones(len(codes), bool)
+        rows, counters = with_unnamed_positions(rows, codes, values, names)
+        keep[counters] = False
         draft = cls(rows, cells, codes, values, keep, names, marks, carried_epoch(rows), last_states(rows), notes)
         draft.is_last_state[replaced] = False
         keep[cells.of(np.flatnonzero(~draft.is_last_state))] = False
+        draft.drop(_not_yet(draft), Skip.NOT_YET)
         if OTHERS in tags:
             nameless = np.flatnonzero(codes == tags.index(OTHERS))
             draft.drop(nameless, Skip.NAMELESS)
@@ -78,6 +82,11 @@ class Draft:
             self.skipped[why] += n
             self.keep[values] = False
 
+    def forget_epochs(self) -> None:
+        """Know the epoch of no row any more, nor how many there are to be."""
+        self.epoch = np.full(len(self.rows), np.nan)
+        self.rows = self.rows.with_column("epoch", self.epoch).with_column("epochs", np.full(len(self.rows), -1))
+
     def set_apart(self, values: NDArray[np.bool_], word: str) -> None:
         """Give these values tags of their own: the word, and their tag."""
         for code in distinct(self.codes[values]).tolist():
@@ -92,17 +101,38 @@ class Draft:
             yield code, self.tags[code], own.get(self.tags[code])
 
 
+def _not_yet(draft: Draft) -> NDArray[np.intp]:
+    """Indices of the infinite values of bars at 0 that show nothing else: what a program begins with.
+
+    Only of tags that have finite values as well: then the infinity was none of the training.
+    """
+    rows, codes, values = draft.rows, draft.codes, draft.values
+    first = np.flatnonzero((rows["flags"] & BAR > 0) & (rows["step"] == 0) & (rows["count"] > 0))
+    if not len(first) or not np.isposinf(values).any():
+        return np.empty(0, np.intp)
+    known = np.zeros(len(draft.tags), bool)
+    known[codes[np.isfinite(values)]] = True
+    blank = np.isposinf(values) & known[codes]
+    own, count = draft.cells.of(first), rows["count"][first].astype(np.intp)
+    full = np.logical_and.reduceat(blank[own], np.cumsum(count) - count)
+    return draft.cells.of(first[full])
+
+
 def last_states(rows: StoredRows) -> NDArray[np.bool_]:
     """False for states of a bar that the next state of the same bar at the same position replaces; bool[rows]."""
     keep = np.ones(len(rows), bool)
     bars = np.flatnonzero(rows["flags"] & BAR)
     if len(bars) > 1:
-        bars = bars[np.argsort(rows["rank"][bars], kind="stable")]
         bars = bars[rows["count"][bars] > 0]
-        a, b = rows[bars[:-1]], rows[bars[1:]]
-        same = (a["rank"] == b["rank"]) & (a["step"] == b["step"]) & (a["total"] == b["total"])
-        same &= (a["epoch"] == b["epoch"]) | (np.isnan(a["epoch"]) & np.isnan(b["epoch"]))
-        keep[bars[:-1][same & (b["count"] >= a["count"])]] = False
+        rank = rows["rank"][bars]
+        if (rank[1:] != rank[:-1]).any():
+            bars = bars[np.argsort(rank, kind="stable")]
+        same = np.ones(max(len(bars) - 1, 0), bool)
+        for name in ("rank", "step", "total", "epoch"):
+            column = rows[name][bars]
+            same &= (column[1:] == column[:-1]) | ((column[1:] != column[1:]) & (column[:-1] != column[:-1]))
+        count = rows["count"][bars]
+        keep[bars[:-1][same & (count[1:] >= count[:-1])]] = False
     return keep
 
 

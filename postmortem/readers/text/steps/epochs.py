@@ -28,6 +28,8 @@ _MOST, _CLOSE = 0.5, 0.1
 number of epochs then is one."""
 _MANY_EPOCHS = 1_000_000
 """More epochs than this are a number of another kind."""
+_SHOWN_MOVES, _FALLS = 10, 0.3
+"""So many moves of a number within epochs, of which more than this share go back, show that it counts nothing."""
 _FEWEST_SPACED, _NEARLY_ALL = 5, 0.95
 """So many rows, nearly all of which fit, are evenly spaced."""
 
@@ -62,14 +64,12 @@ def epoch_ends(epoch: NDArray[np.float64], step: NDArray[np.int64]) -> dict[int,
     return dict(zip(epochs.tolist(), last.tolist(), strict=True))
 
 
-def family(rows: StoredRows) -> NDArray[np.int64]:
+def family(rows: StoredRows) -> NDArray[np.int16]:
     """A number for the way in which each row prints its counter: rows of one family count the same thing."""
-    found: NDArray[np.int64] = (
-        rows["dialect"].astype(np.int64) * 64
-        + rows["level"].astype(np.int64) * 4
-        + (rows["total"] > 0) * 2
-        + ((rows["flags"] & BAR) > 0)
-    )
+    found: NDArray[np.int16] = rows["dialect"].astype(np.int16) * np.int16(64)
+    found += rows["level"] * np.int8(4)
+    found += (rows["total"] > 0) * np.int8(2)
+    found += (rows["flags"] & BAR) > 0
     return found
 
 
@@ -90,6 +90,10 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
         e, n, total = epoch[mine], step[mine].astype(np.float64), rows["total"][mine].astype(np.float64)
         base = _base(rows[mine], e)
         if not _starts_again(rows[mine], e, n):
+            continue
+        if _without_order(rows["rank"][mine], e, n):
+            exact[mine] = False
+            notes.append("numbers that look like steps are in no order within an epoch: they are not used")
             continue
         if (total > 0).all() and (n <= _FAR_OVER * total).all():
             length = total
@@ -127,7 +131,7 @@ def _begins(epoch: NDArray[np.float64], length: NDArray[np.float64], base: float
     return before[(epoch - base).astype(np.intp)]
 
 
-def _beyond_total(rows: StoredRows, kinds: NDArray[np.int64], within: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _beyond_total(rows: StoredRows, kinds: NDArray[np.int16], within: NDArray[np.bool_]) -> NDArray[np.int16]:
     """The kinds, states of a bar that ran beyond its total, which it no longer shows then, being of the same kind."""
     bars = np.flatnonzero(within & (rows["flags"] & BAR > 0))
     open_end = rows["total"][bars] <= 0
@@ -156,19 +160,36 @@ def _starts_again(rows: StoredRows, epoch: NDArray[np.float64], n: NDArray[np.fl
     """Whether the counter counts within an epoch: it falls when the epoch rises.
 
     One that stands still or rises then, but never falls, is rounded (``step:1K``)."""
-    order = np.argsort(rows["rank"], kind="stable")
-    e, k, rank = epoch[order], n[order], rows["rank"][order]
+    e, k, rank, total = epoch, n, rows["rank"], rows["total"]
+    if (rank != rank[0]).any():
+        order = np.argsort(rank, kind="stable")
+        e, k, rank, total = epoch[order], n[order], rank[order], total[order]
     rises = (e[1:] > e[:-1]) & (rank[1:] == rank[:-1])
     if rises.any():
         before, after = k[:-1][rises], k[1:][rises]
         rounded = (after > before).any() and not (after < before).any()
         return bool((after <= before).mean() > 0.5) and not rounded
     has_base = bool((rows["base"] >= 0).any())
-    total = rows["total"]
     own = not np.isnan(rows["epoch"]).any()
-    return bool(
-        own and (total > 0).all() and (has_base or (rows["level"] <= Trust.STEP).all()) and (k <= total[order]).all()
-    )
+    return bool(own and (total > 0).all() and (has_base or (rows["level"] <= Trust.STEP).all()) and (k <= total).all())
+
+
+def _without_order(rank: NDArray[np.int16], epoch: NDArray[np.float64], n: NDArray[np.float64]) -> bool:
+    """Whether a number neither rises within an epoch nor, on the whole, grows with the lines: the code of a thing.
+
+    Lines of several ranks come in some disorder, but theirs grow.
+    """
+    same = (epoch[1:] == epoch[:-1]) & (rank[1:] == rank[:-1])
+    moves = np.diff(n)[same]
+    moves = moves[moves != 0]
+    if len(moves) < _SHOWN_MOVES or (moves < 0).mean() <= _FALLS:
+        return False
+    numbers, _, count = occurrences(epoch)
+    group = np.searchsorted(numbers, epoch)
+    own = n - (np.bincount(group, n) / count)[group]
+    place = np.arange(len(n), dtype=np.float64)
+    place -= (np.bincount(group, place) / count)[group]
+    return bool(own @ place <= 0.5 * np.sqrt((own @ own) * (place @ place)))
 
 
 def _learnt_length(epoch: NDArray[np.float64], n: NDArray[np.float64]) -> float:

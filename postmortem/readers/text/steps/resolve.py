@@ -25,6 +25,7 @@ from postmortem.readers.text.steps.counters import (
     counted_on,
     is_finer,
     is_plausible,
+    lacks_epochs,
     main_quantity,
     starts_again,
 )
@@ -95,6 +96,7 @@ def resolve(store: RowStore, announced: Announcements | None = None) -> Resolved
     if not len(rows):
         return Resolved(Points.empty(), rows["line"], rows["rank"], rows["step"], "row")
     axis = _axis(draft)
+    rows = draft.rows
     _fill_absent(draft)
     if axis.name != "row":
         draft.keep &= ~again(draft, axis.step)
@@ -110,10 +112,13 @@ def resolve(store: RowStore, announced: Announcements | None = None) -> Resolved
 
 def _axis(draft: Draft) -> Axis:
     """The best axis that the rows have. Values that have no place on it are dropped."""
+    main = main_quantity(draft)
+    if main is not None and lacks_epochs(draft.epoch, draft.rows, main):
+        draft.forget_epochs()
     rows = draft.rows
     step, exact = global_steps(rows, draft.notes)
     step, exact = from_bars(rows, step, exact, draft.notes)
-    main, placing = main_quantity(draft), exact
+    placing = exact
     loop = None if main is None else starts_again(rows, step, exact, main)
     if loop is not None and loop.length is not None:
         step = counted_on(step, loop, draft.notes)
@@ -141,8 +146,9 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
     """Steps that rows name; other rows have the last one named before."""
     step = at_row
     whole = whole_epochs(draft.epoch)
-    early = np.flatnonzero((step == NO_STEP) & whole & _scored(draft))  # an evaluation before the first step
-    if len(early):
+    early = np.flatnonzero((step == NO_STEP) & whole)
+    if len(early):  # an evaluation before the first step
+        early = early[_scored(draft)[early]]
         step = step.copy()
         step[early] = draft.epoch[early].astype(np.int64)
     step = _evaluated_first(draft, exact, step)

@@ -159,7 +159,10 @@ class Cells:
 
     def owner_of(self, values: NDArray[Any]) -> NDArray[np.intp]:
         """The rows of values, by their indices."""
-        found: NDArray[np.intp] = np.searchsorted(self.end, values, side="right")
+        if len(values) > len(self.count) // 8:
+            found: NDArray[np.intp] = self.owner()[values].astype(np.intp)
+        else:
+            found = np.searchsorted(self.end, values, side="right")
         return found
 
     def owner(self) -> NDArray[np.int32]:

@@ -23,9 +23,7 @@ _PER_EPOCH = 3
 
 def whole_epochs(epoch: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Where an epoch is known and has no fraction."""
-    whole = np.zeros(len(epoch), bool)
-    known = np.flatnonzero(~np.isnan(epoch))
-    whole[known] = epoch[known] == np.floor(epoch[known])
+    whole: NDArray[np.bool_] = epoch == np.floor(epoch)
     return whole
 
 
@@ -73,10 +71,14 @@ def of_training(draft: Draft) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     Rows of earlier epochs after the last loss are an evaluation of saved checkpoints: they have no epoch here.
     """
     losses = np.array([role_of(tag) == "loss" for tag in draft.tags], bool)
-    at = np.flatnonzero(losses[draft.codes])
+    at = np.flatnonzero(losses[draft.codes])[-1:]
     if not len(at):
         return draft.epoch, draft.is_last_state
-    last = int(draft.cells.owner()[at[-1]])
-    later = np.arange(len(draft.rows)) > last
-    again = later & (draft.epoch < draft.epoch[last])
-    return np.where(again, np.nan, draft.epoch), draft.is_last_state & ~again
+    last = int(draft.cells.owner_of(at)[0])
+    again = draft.epoch[last + 1 :] < draft.epoch[last]
+    if not again.any():
+        return draft.epoch, draft.is_last_state
+    epoch, last_states = draft.epoch.copy(), draft.is_last_state.copy()
+    epoch[last + 1 :][again] = np.nan
+    last_states[last + 1 :][again] = False
+    return epoch, last_states

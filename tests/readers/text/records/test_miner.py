@@ -70,6 +70,9 @@ def test_styles_nobody_described(style: dict[str, Any], dialects: tuple[()] | No
         ("tokens=41.94B memory=47.4GiB", {"tokens": 41.94e9, "memory": 47.4}),
         ("loss=-inf x=Infinity y=-nan", {"loss": -math.inf, "x": math.inf, "y": math.nan}),
         ("loss: n/a acc: None lr: 0.1", {"lr": 0.1}),
+        ("it 20 loss nan temp 2.7", {"loss": math.nan, "temp": 2.7}),
+        ("it 20 loss nan temp nan", {"loss": math.nan}),
+        ("step 5 nan count 3 loss 2.0", {"nan count": 3.0, "loss": 2.0}),
         (
             '{"kl": {"mean": 1, "by": {"max": "2.5"}}, "lr": null, "x": NaN}',
             {"kl/mean": 1.0, "kl/by/max": 2.5, "x": math.nan},
@@ -101,6 +104,13 @@ def test_one_row(text: str, expected: dict[str, float]) -> None:
     found = {v.tag: v.number for v in record.values}
     assert found.keys() == expected.keys()
     assert all(same(found[k], expected[k]) for k in expected)
+
+
+@pytest.mark.parametrize("text", ["step 3: loss nan for 3 iterations", "loss nan detected 2 times at step 5"])
+def test_a_count_after_a_nan_is_no_loss(text: str) -> None:
+    """Its name would be the metric, its value and more words."""
+    record = mine(text)
+    assert record is None or not record.values
 
 
 @pytest.mark.parametrize(
