@@ -308,8 +308,8 @@ def watch(
     program's stdout goes to stderr. told: called once, at the first fault, as soon as it is answered, in another
     thread; noticed: in the same thread with a sentence, once a fault is seen that takes time to answer. captures: where
     captures go and how many are kept; None: none are written. look: the plan of `silent.observe`, if it is to observe
-    as well; `looked` is then called with the folder of the session at the end.
-    Raises ReplayError if the command cannot be started.
+    as well; `looked` is then called with the folder of the session at the end. Raises ReplayError if the command
+    cannot be started.
     """
     started, since = time.monotonic(), time.time()
     session = launch.new_session()
