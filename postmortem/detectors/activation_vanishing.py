@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.activations import SIZE, is_size_of_activations
 from postmortem.core.printable import number
 from postmortem.core.stats import median
 from postmortem.detectors import NotChecked, detector
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from postmortem.core.model import Finding
     from postmortem.core.series import Series
     from postmortem.core.view import View
-
-_SIZE = re.compile(r"(?i)(?:^|[/._ ])(?:acts?|activations?|relu\d*)(?:[/._ \d].*)?/rms$")
-"""The root mean square of a layer's activations: the reader of TensorBoard makes it of their histograms."""
 
 
 @detector
@@ -63,7 +60,9 @@ class ActivationVanishing(BaseDetector):
     severity = "warning"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        layers = [s.finite for s in view.series if _SIZE.search(s.tag) and len(s.finite) >= 2 * self.options.points]
+        layers = [
+            s.finite for s in view.series if is_size_of_activations(s.tag) and len(s.finite) >= 2 * self.options.points
+        ]
         if not layers:
             raise NotChecked(f"no size of activations with {2 * self.options.points} finite values")
         gone = [(series, at) for series in layers if (at := self._gone(series)) is not None]
@@ -77,7 +76,7 @@ class ActivationVanishing(BaseDetector):
         yield self.found(
             series,
             at,
-            f"the activations of {series.label.removesuffix('/rms')} {how} from step {series.step[at]} on{more}",
+            f"the activations of {series.label.removesuffix(SIZE)} {how} from step {series.step[at]} on{more}",
             end=len(series) - 1,
             evidence={"before": before, "after": after, "also": others[:20]},
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
-    from postmortem.diagnoses.shared.growth import Growth
+    from postmortem.diagnoses.shared.growth import LoggedGrowth
 
 _STABLE_FOR = 50
 """Logged rows without a fault after which a constant learning rate is less likely to be too high."""
@@ -111,14 +111,14 @@ def _end(view: View, findings: tuple[Finding, ...], root: Finding) -> Finding | 
     return next((f for f in later if role(view, f) == "loss" and (f.step or 0) >= (root.step or 0)), None)
 
 
-def _evidence(root: Finding, grown: list[Growth], others: list[Finding]) -> Iterator[str]:
+def _evidence(root: Finding, grown: list[LoggedGrowth], others: list[Finding]) -> Iterator[str]:
     if root.name in NONFINITE:
         yield from (g.values for g in grown if not g.sudden)
     else:
         yield from (f.message for f in others[:3])
 
 
-def _summary(view: View, root: Finding, end: Finding | None, loss: Growth | None) -> str:
+def _summary(view: View, root: Finding, end: Finding | None, loss: LoggedGrowth | None) -> str:
     if loss is None or end is None:
         return f"The training diverged: {root.message}."
     kind = "infinite" if end.name == "inf-onset" else "NaN" if end.name == "nan-onset" else "no longer finite"

@@ -26,7 +26,7 @@ _ADVICE = "lower the learning rate, warm it up, or clip the gradient norm, from 
 
 
 @dataclass(frozen=True)
-class Growth:
+class GrowthBeforeFault:
     """The loss had left its level before the fault. step: the first that is off its level, counted as in the log or,
     without one, in optimizer steps. first: the first step of the program. usual, last: the loss before `step` and the
     last finite one."""
@@ -45,7 +45,7 @@ class Growth:
         return f"the loss had left its level {steps} before the fault, at step {self.step}: {before}"
 
 
-def growth_before(process: Process, mapping: Mapping | None, view: View | None) -> Growth | None:
+def growth_before(process: Process, mapping: Mapping | None, view: View | None) -> GrowthBeforeFault | None:
     """The growth of the loss that ends in the fault of a process; None where the loss was at its level.
 
     The losses before the first step of the program are those of the log.
@@ -64,7 +64,7 @@ def growth_before(process: Process, mapping: Mapping | None, view: View | None) 
     if left is None:
         return None
     step, (_, usual), (_, last) = finite[left][0], finite[left - 1], finite[-1]
-    return Growth(step, first, usual, last, len(finite) - left)
+    return GrowthBeforeFault(step, first, usual, last, len(finite) - left)
 
 
 def _logged(view: View | None, before: int) -> dict[int, float]:
@@ -74,7 +74,7 @@ def _logged(view: View | None, before: int) -> dict[int, float]:
     return {int(s): float(v) for s, v in zip(series.step, series.value, strict=True) if s < before}
 
 
-def told(culprit: Culprit, growth: Growth) -> Culprit:
+def told(culprit: Culprit, growth: GrowthBeforeFault) -> Culprit:
     """The culprit of a fault that ends a growth. Which samples overflow first, and that the step is finite without
     them, says nothing then."""
     how = f"{growth.said}; the operator is where the values leave the range"
@@ -83,7 +83,7 @@ def told(culprit: Culprit, growth: Growth) -> Culprit:
     return replace(culprit, samples=None, fixes=fixes, how=(*culprit.how, how), tensor=tensor)
 
 
-def advised(growth: Growth, again: str | None) -> str:
+def advised(growth: GrowthBeforeFault, again: str | None) -> str:
     """What to do about it. again: the command that tries it."""
     if again is not None:
         return f"{growth.said}: {_ADVICE}; `{again}` tries what keeps the loss at its level"
@@ -92,7 +92,7 @@ def advised(growth: Growth, again: str | None) -> str:
     return f"{growth.said}: {_ADVICE}"
 
 
-def sought(growth: Growth, report: RunReport | None, view: View | None) -> Sought:
+def sought(growth: GrowthBeforeFault, report: RunReport | None, view: View | None) -> Sought:
     """What the further runs look for: the divergence that the log shows, where that begins earlier."""
     findings = [f for f in report.findings if f.name == "divergence"] if report is not None else []
     found = sought_of(findings, view.run.roles if view is not None else {}, 1, None)

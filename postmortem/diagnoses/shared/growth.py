@@ -27,7 +27,7 @@ quoted; the growth that counts in any form; the one that counts if each of the l
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class LoggedGrowth:
     """The rows of one series from the last one near its level to the last finite one before a non-finite value."""
 
     series: Series
@@ -54,7 +54,7 @@ class Growth:
         return f"{tag} {verb} {went}"
 
 
-def growths(view: View, root: Finding | None) -> list[Growth]:
+def growths(view: View, root: Finding | None) -> list[LoggedGrowth]:
     """The growth of loss and gradient norm up to the non-finite value of `root`; empty if neither grew.
 
     A value that is logged at the step of `root` itself counts: the loss of a step is taken before its gradient.
@@ -65,7 +65,7 @@ def growths(view: View, root: Finding | None) -> list[Growth]:
     return [g for g in found if g is not None]
 
 
-def _growth(series: Series, until: int, last_finite: int | None) -> Growth | None:
+def _growth(series: Series, until: int, last_finite: int | None) -> LoggedGrowth | None:
     known = series.take(series.step <= until).finite
     size = np.abs(known.value)
     recent = size[-2 * _LEVEL :]
@@ -79,4 +79,4 @@ def _growth(series: Series, until: int, last_finite: int | None) -> Growth | Non
     steady = len(end) == _END and all(a < b for a, b in pairwise(size[-_END - 1 :]))
     if not len(end) or not level or float(end.max()) < (_STEADY if steady else _FAR) * level:
         return None
-    return Growth(known.take(np.arange(start, len(size))))
+    return LoggedGrowth(known.take(np.arange(start, len(size))))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.activations import SIZE, names_activations
 from postmortem.core.model import Problem
 from postmortem.core.points import Points, PointsBuilder
 from postmortem.core.progress import progressed
@@ -51,7 +52,6 @@ _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-
 _GRADIENT = re.compile(
     rb"(?i)(?:^|[/._])(?:grads?|gradients?)(?:[/._].*(?<!bias)$|$)|(?<!bias)[/._](?:grads?|gradients?)$"
 )
-_ACTIVATION = re.compile(rb"(?i)(?:^|[/._ ])(?:acts?|activations?|relu\d*)(?:[/._ \d]|$)(?!.*(?:weight|kernel|bias)$)")
 _NO_SUMMARY = {
     "graph": Skip.GRAPHS,
     "meta_graph": Skip.GRAPHS,
@@ -236,7 +236,7 @@ class EventFile:
             elif (limit := _nonfinite_limit(value)) is not None:
                 yield start, self.code_of(value.tag + b"/" + limit[0]), event.step, limit[1], event.wall_time
             elif (size := _size_of_activations(value)) is not None:
-                yield start, self.code_of(value.tag + b"/rms"), event.step, size, event.wall_time
+                yield start, self.code_of(value.tag + SIZE.encode()), event.step, size, event.wall_time
 
     def counted(self, wall_time: float) -> None:
         """Counts a record of that time."""
@@ -313,7 +313,7 @@ def _in_order(parts: list[_Columns]) -> list[NDArray[Any]]:
 
 def _is_measured(tag: bytes) -> bool:
     """Whether a number is read from the histograms of this tag, although they are finite."""
-    return _GRADIENT.search(tag) is not None or _ACTIVATION.search(tag) is not None
+    return _GRADIENT.search(tag) is not None or _of_activations(tag)
 
 
 def _gradient_norm(value: Any) -> float | None:
@@ -327,9 +327,13 @@ def _gradient_norm(value: Any) -> float | None:
     return math.sqrt(histogram.sum_squares) if histogram.num > 0 and histogram.sum_squares >= 0 else None
 
 
+def _of_activations(tag: bytes) -> bool:
+    return names_activations(tag.decode("utf-8", "replace"))
+
+
 def _size_of_activations(value: Any) -> float | None:
     """The root mean square of a layer's activations of which a histogram was logged; None for any other value."""
-    histogram = _histogram(value) if _ACTIVATION.search(value.tag) is not None else None
+    histogram = _histogram(value) if _of_activations(value.tag) else None
     if histogram is None or not (histogram.num > 0 and histogram.sum_squares >= 0):
         return None
     return math.sqrt(histogram.sum_squares / histogram.num)

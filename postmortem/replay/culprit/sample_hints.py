@@ -80,7 +80,7 @@ class SampleHints:
             return None, trail
         indexed = any(t.dtype in (torch.int32, torch.int64) for t in parts if t.shape[0] != n)
         if n < self.samples.rows and indexed:
-            self.samples.named = False
+            self.samples.can_be_dropped = False
             return rows, f"{_READ}: other tensors of the batch have {n} rows as well"
         which = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
         told = f"the culprit makes {which} of {n} non-finite, and other tensors of the batch have {n} rows as well"

@@ -31,7 +31,7 @@ class DropSample(BaseFix):
 
     def applies(self, case: Case) -> bool:
         """Where samples are named, and the batch can do without them."""
-        return bool(case.found.samples) and case.samples.named
+        return bool(case.found.samples) and case.samples.can_be_dropped
 
     def change(self, case: Case) -> Overrides:
         """The batch without the samples."""

@@ -41,8 +41,8 @@ class Samples:
         self.parts: list[Any] = self._micro or [batch]
         self.rows = self._listed or self._count(self._micro[0] if self._micro else batch)
         self.size = self.rows * len(self.parts) if train_step.divisible else 0
-        self.named = True
-        """False where the samples that are named are no rows of `rows`, and cannot be left out."""
+        self.can_be_dropped = True
+        """False once those at fault are rows of another tensor, as graphs are where the batch holds their nodes."""
 
     def _count(self, batch: Any) -> int:
         parts = parts_of(batch)
