@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.attach.by_value import REGULAR, can_tell, different
 from postmortem.attach.uneven import numbers_of
 from postmortem.attach.uneven import results as results_of
 from postmortem.core.culprit import Fidelity
@@ -236,17 +237,17 @@ def under_other_names(
     """
     if view is None:
         return
-    plain = [loss for s in view.series for loss in _kinds(s) if not loss.mean]
+    plain = [loss for s in view.series for loss in _kinds(s) if can_tell(loss)]
     for way in itertools.islice(ways(passes), _LIKELY):
         values = way.values([p.loss for p in passes])
-        if len({v for v in values[:_LOOKED] if math.isfinite(v)}) < _DIFFERENT:
+        if different(values[:_LOOKED]) < REGULAR:
             continue
         for loss in plain:
             for signed in (loss, _negated(loss)):
                 if any(signed.tag == k.tag for k in known) or not _meets(signed, values[:_LOOKED]):
                     continue
                 for first, hits, met in _offsets(signed, values):
-                    if hits == met and _distinct(signed, first, values) >= _DIFFERENT:
+                    if hits == met and different(_logged_at(signed, first, len(values))) >= REGULAR:
                         yield Mapping(way, first, tuple(passes)), signed
 
 
@@ -255,25 +256,20 @@ def _negated(loss: LoggedLoss) -> LoggedLoss:
 
 
 def _meets(loss: LoggedLoss, values: Sequence[float]) -> bool:
-    """A cheap look: several of the values, at whatever step, are in the series, which shows enough digits."""
-    if loss.digits.significant < _DIGITS:
-        return False
+    """A cheap look: several of the values, at whatever step, are in the series."""
     logged = np.fromiter(loss.values.values(), dtype=np.float64)
     sought = np.array([v for v in values if math.isfinite(v)])
     near = np.isclose(logged[None, :], sought[:, None], rtol=1e-3, atol=10.0**-loss.digits.decimals)
-    return int(near.any(axis=1).sum()) >= _DIFFERENT
+    return int(near.any(axis=1).sum()) >= REGULAR
 
 
-def _distinct(loss: LoggedLoss, first: int, values: Sequence[float]) -> int:
-    met = [loss.values[first + k] for k in range(len(values)) if first + k in loss.values]
-    return len({value for value in met if math.isfinite(value)})
+def _logged_at(loss: LoggedLoss, first: int, n: int) -> Iterator[float]:
+    return (loss.values[step] for step in range(first, first + n) if step in loss.values)
 
 
 _NEXT = 2  # losses after the first one of a rerun that show whether it goes on as the log does
 _LIKELY = 9  # ways that are tried on series of other names: a loss a step, and those of its usual number of passes
 _LOOKED = 24
-_DIFFERENT = 3
-_DIGITS = 4
 _SURE = 4  # values of a log that are met without one that is not
 _ENOUGH = 0.5  # share of the logged values that must be met
 

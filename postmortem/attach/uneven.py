@@ -11,6 +11,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
+from postmortem.attach.by_value import FREE, can_tell, different
 from postmortem.replay.step.result import StepResult
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
     Same = Callable[[LoggedLoss, float, float], bool]
 
-_SURE = 5
-"""Steps of the log in a row whose values are met, of different losses: that is no chance."""
-_DIGITS = 4
 _STARTS = 3
 
 
@@ -34,13 +32,13 @@ def numbers_of(
     passes: the losses at which the backward passes began. Those between are of the step before them, or of the one
     after: as more of them are in the log.
     """
-    if loss.mean or loss.digits.significant < _DIGITS:
+    if not can_tell(loss):
         return
     logged = sorted(loss.values)
     for lead, value in enumerate(passes[:_STARTS]):
         for start in [s for s in logged if math.isfinite(value) and same(loss, loss.values[s], value)][:_STARTS]:
             met = list(_met(loss, logged[bisect.bisect_left(logged, start) :], passes, lead, same))
-            if len({loss.values[step] for step, _ in met}) < _SURE or _left_out(met, passes):
+            if different(loss.values[step] for step, _ in met) < FREE or _left_out(met, passes):
                 continue
             for before in (False, True)[lead > 0 :]:
                 numbers = _numbered(met, len(passes), before=before)

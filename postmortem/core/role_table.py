@@ -88,7 +88,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("grad_norm", "by its folder", r"(^|[ /])grad(ient)?s?[ /](total|global|all|overall)$", _GRAD),
         ("grad_norm", "torch's clip_grad_norm_ returns total_norm, optax and TensorFlow call it global_norm",
          r"^(?!.*(param|weight|update|activ|embed|state|momentum|latent|feature)).*?"
-         r"(^|[ /])(total|global) norm( (before|pre) ?clip\w*)?$"),
+         r"(^|[ /])((total|global) norm( (before|pre) ?clip\w*)?|(pre ?clip\w*|unclipped) norm"
+         r"|norm (before|pre) ?clip\w*)$"),
         ("layer_grad_norm", "the norm of a part of the gradient, named after it", rf"(^|[ /]){_NORM}[ /].+", _NORM),
         ("perplexity", "exp(loss)", rf"perplexity|\bppl\b|{languages.PERPLEXITY}"),
         ("accuracy", "a score in a folder of losses", rf"{LOSS}/(\w+ )*(acc|accuracy)$", LOSS),

@@ -122,8 +122,9 @@ class LossSpike(BaseDetector):
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
         if res.log and not found:
             found = [e for e in excursions(res, self.options.sure, _LEAST, start) if _lost_half(res, e)]
-        found = [e for e in found if not _rounded(res, e)]
         found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
+        unit = 10.0 ** -decimals(res.series.value) if found else 1.0
+        found = [e for e in found if not _rounded(res, e, unit)]
         if contest and not res.log:
             # a critic's loss swings about zero: its ratio is taken to all values before, not to the level
             so_far = np.maximum.accumulate(np.abs(res.series.value))
@@ -266,10 +267,9 @@ def _reward_holds(view: View, series: Series, spike: Excursion) -> bool:
     return False
 
 
-def _rounded(res: Residuals, spike: Excursion) -> bool:
+def _rounded(res: Residuals, spike: Excursion, unit: float) -> bool:
     """Whether the level before and the peak differ by no more than a few units of the last digit that is printed."""
     value = res.series.value
-    unit = 10.0 ** -decimals(value)
     level, peak = median(value[max(0, spike.first - WINDOW) : spike.first]), float(value[spike.peak])
     return level < _ROUNDED * unit and peak - level < _ROUNDED * unit
 

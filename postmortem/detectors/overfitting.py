@@ -8,7 +8,7 @@ import numpy as np
 
 from postmortem.core.patterns import later
 from postmortem.core.printable import number
-from postmortem.core.roles import is_total
+from postmortem.core.roles import is_held_out, is_total
 from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
@@ -118,11 +118,12 @@ class Overfitting(BaseDetector):
             "train_end": became,
         }
         better = next((s for s in scores if _better(s.finite, int(series.step[best]))), None)
-        rates = (s for s in _error_rates(view, train) if _fewer(s.finite, int(series.step[best])))
-        better = better or next(rates, None)
+        rates = _error_rates(view, train)
+        better = better or next((s for s in rates if _fewer(s.finite, int(series.step[best]))), None)
         held = None
         if better is None and end < (1 + self.options.little) * least:
-            held = scores[0] if scores and all(_holds(s.finite, int(series.step[best])) for s in scores) else None
+            judged = scores or [replace(s, value=-s.value) for s in rates]
+            held = judged[0] if judged and all(_holds(s.finite, int(series.step[best])) for s in judged) else None
         if scores:
             evidence["accuracy_end"] = float((better or scores[0]).finite.value[-1])
         return self.found(
@@ -171,15 +172,17 @@ def _holds(score: Series, step: int) -> bool:
 
 
 _ERROR_RATE = later(
-    r"(?i)(?:^|[/_ .-])(?:[wcpdtm]er|(?:word|char(?:acter)?|phone(?:me)?|token) error rate)(?:$|[/_ .(-])"
+    r"(?i)(?:^|[/_ .-])(?:[wcpdtme]er"
+    r"|(?:(?:word|char(?:acter)?|phone(?:me)?|token|class|cls|top[ -]?\d)[_ ])?err(?:or)?s?(?:[_ ]rate)?"
+    r"|nme|(?:pa[_ -]?|n[_ -]?)?mpj[pv]e|a?epe|fid|kid|add?e|fde|n?r?mae|n?rmse|s?mape)(?:$|[/_ .@(-])"
 )
-"""Shares of words, characters and so on that are wrong: they are to fall."""
+"""Shares of words, samples and so on that are wrong, and distances from the truth: they are to fall."""
 
 
 def _error_rates(view: View, train: Series) -> list[Series]:
-    """The error rates that are logged far more rarely than the training: of evaluations."""
+    """The error rates of evaluations: they say so, or are logged far more rarely than the training."""
     found = (s for s in view.series if s.role is None and _ERROR_RATE.search(s.tag))
-    return [s for s in found if len(s.finite) and 5 * len(s) <= len(train)]
+    return [s for s in found if len(s.finite) > 1 and (5 * len(s) <= len(train) or is_held_out(s.tag))]
 
 
 def _fewer(rate: Series, step: int) -> bool:

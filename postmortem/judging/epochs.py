@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from postmortem.core.report import Around
     from postmortem.core.view import View
 
-_STEP = later(r"(?<![-\w])(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?![\d.])")
+_STEP = later(r"(?<![-\w])(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?!\.?\d)")
 
 
 _OF_AN_EPOCH = (("the batch of step ", "a batch of step "), ("the previous step", "the previous epoch"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from postmortem.core.report import Around, RunReport
     from postmortem.core.view import View
 
-_STEP = later(r"\b(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?![\d.])")
+_STEP = later(r"\b(?P<word>[Ss]tep)(?P<plural>s?) (?P<n>-?\d+)(?:(?P<and> (?:to|and) )(?P<m>-?\d+))?(?!\.?\d)")
 
 
 def without_row_numbers(report: RunReport, view: View) -> RunReport:

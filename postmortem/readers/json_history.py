@@ -117,14 +117,15 @@ def _rows(document: Any, left_out: list[str]) -> list[dict[str, Any]]:
     rows = [row for row in found if isinstance(row, dict)]
     names = {name for row in rows for name, value in leaves(row) if number(value) is not None}
     counted = any(plain(name) in _COUNTS for name in names)
-    return rows if len(rows) == len(found) >= _FEWEST and counted and any(map(_is_loss, names)) else []
+    blank = {name for row in rows for name, value in leaves(row) if is_blank(value)}
+    return rows if len(rows) == len(found) >= _FEWEST and counted and any(map(_is_loss, names | blank)) else []
 
 
 def _of_columns(document: dict[str, Any], left_out: list[str]) -> list[dict[str, Any]]:
     """The rows of a document that has a list per metric."""
     columns, others = {}, 0
     for name, value in _columns(document):
-        if isinstance(value, list) and _numbers(value):
+        if isinstance(value, list) and value and _numbers(value, none=_is_loss(name)):
             columns[name] = value
         else:
             others += len(value) if isinstance(value, list) else 1
@@ -132,7 +133,7 @@ def _of_columns(document: dict[str, Any], left_out: list[str]) -> list[dict[str,
     n = max(lengths, key=lambda length: (lengths.count(length), length), default=0)
     table = {name: values for name, values in columns.items() if len(values) == n}
     left_out += [f"{name} ({len(values)})" for name, values in columns.items() if len(values) != n]
-    if n < _FEWEST or n * len(table) < others:
+    if n < _FEWEST or n * len(table) < others or not any(map(_numbers, table.values())):
         return []
     return [dict(zip(table, cells, strict=True)) for cells in zip(*table.values(), strict=True)]
 
@@ -148,10 +149,10 @@ def _columns(part: dict[str, Any], prefix: str = "", depth: int = DEEPEST) -> It
             yield prefix + key, value
 
 
-def _numbers(values: list[Any]) -> bool:
-    """Whether a list has numbers and, in their place, at most nulls."""
+def _numbers(values: list[Any], none: bool = False) -> bool:
+    """Whether a list has numbers (or may have `none`) and, in their place, at most nulls."""
     known = [number(value) for value in values if not is_blank(value)]
-    return bool(known) and None not in known
+    return (bool(known) or none) and None not in known
 
 
 def _is_loss(name: str) -> bool:

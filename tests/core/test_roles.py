@@ -59,6 +59,7 @@ _LISTS = {
         GradNorm | grad-norm | Grad Norm | gradient norm | total_norm | total_grad_norm | global_norm |
         grad_l2_norm | grad_l2 | l2_grad_norm | grad_norm_total | norm_grad | norm/grad | grad/norm |
         gradients/norm | gradients/global_norm | grad_2.0_norm_total | g_norm | gn | optim/total_grad_norm |
+        pre_clip_norm | norm_before_clip |
         opt/total_norm | grad_norm_before_clip | pre_clip_grad_norm | grad_norm_pre_clip | unclipped_grad_norm |
         raw_grad_norm | mean_grad_norm | avg_grad_norm | gradient_magnitude | grad_mag | norm of grad |
         norm of the gradient | norm of gradients | L2 norm of gradients | grad_norms | grad_norm/global |
@@ -143,7 +144,7 @@ _LISTS = {
         grad_clip | gradient_clip_val | clip_grad_norm | grad_norm_clip | grad_norm_threshold | grad_clip_norm |
         grad_norm_clipped | clipped_grad_norm | grad_norm_weight | grad_norm_coef | param_norm | weight_norm |
         update_norm | weights/total_norm | param/total_norm | params_global_norm | embedding/global_norm |
-        d_kernel_map | feature_map |
+        d_kernel_map | feature_map | reward_std | inception_score_std |
         latent_norm | feature_norm | norm | layer_norm | batch_norm | grad_accum | grad_acc_steps |
         gradient_accumulation_steps | acc_steps | accumulate | lr_decay | lr_gamma | lr_warmup | lr_factor |
         lr_mult | lr_patience | lr_schedule | lr_steps | memory_size | memory_capacity | memory_bank |

@@ -81,11 +81,17 @@ def write(folder: Path, rows: list[Row], kind: str) -> None:
         (folder / "metrics.csv").write_text(as_csv(rows))
     elif kind == "jsonl":
         (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "json-records":
+        (folder / "history.json").write_text(json.dumps(rows))
+    elif kind == "json-columns":  # as pandas writes a frame: for each column its cells by the number of the row
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: {str(i): row.get(name) for i, row in enumerate(rows)} for name in names}
+        (folder / "history.json").write_text(json.dumps(columns))
     else:
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows, "global_step": 200}))
 
 
-KINDS = pytest.mark.parametrize("kind", ["csv", "jsonl", "trainer_state"])
+KINDS = pytest.mark.parametrize("kind", ["csv", "jsonl", "trainer_state", "json-records", "json-columns"])
 
 
 @KINDS

@@ -257,3 +257,13 @@ def test_the_last_printed_digit_is_no_jump(peak, found, view_of):
     loss = np.tile([0.0, 0.0, 0.0001, 0.0], 100)
     loss[300:302] = peak
     assert len(list(LossSpike().detect(view_of({"loss": loss})))) == found
+
+
+def test_the_printed_digits_are_counted_once_for_each_loss(monkeypatch, view_of):
+    """A long loss with heavy tails has thousands of excursions: none of them goes through all values again."""
+    asked = []
+    monkeypatch.setattr("postmortem.detectors.loss_spike.decimals", lambda x: asked.append(len(x)) or 4)
+    loss = 2.0 * noise(0.01, 3000)
+    loss[50::50] *= 5.0
+    list(LossSpike().detect(view_of({"loss": loss})))
+    assert asked == [3000]

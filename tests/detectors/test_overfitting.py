@@ -56,7 +56,7 @@ def test_an_error_rate_of_the_evaluations_that_still_falls(view_of):
     near = np.arange(1000, 15100, 1000)
     losses = {
         "loss": (step, 0.75 * np.exp(-step / 3000) + 0.012),
-        "eval_loss": (near, 0.21 + 0.00001 * np.abs(near - 9000)),
+        "eval_loss": (near, 0.21 + 0.00002 * np.abs(near - 9000)),
     }
     for rates, severity in ((14.0 * np.exp(-near / 30000), "info"), (np.full(15, 10.0), "warning")):
         (found,) = Overfitting().detect(view_of(losses | {"eval_wer": (near, rates)}))
@@ -117,3 +117,17 @@ def test_a_part_that_rises_while_the_score_of_evaluations_improves_is_none(tmp_p
     (tmp_path / "train.log").write_text("".join(rows))
     [run] = postmortem.scan(tmp_path).runs
     assert ("overfitting" in [f.name for f in run.findings if f.severity == "warning"]) is not quiet
+
+
+@pytest.mark.parametrize(("tag", "way", "expected"), [("Test error", -1, "info"), ("Test error", 1, "warning")])
+def test_an_error_of_the_evaluation_decides_as_a_score_does(tag, way, expected, view_of):
+    """A loss that rises by a tenth while the share of wrong answers holds is no overfitting to act on."""
+    n = np.arange(60)
+    rng = np.random.default_rng(3)
+    loss = 0.57 + 0.4 * np.exp(-n / 6) + 0.003 * np.maximum(0, n - 20)
+    error = 0.19 + 0.14 * np.exp(-n / 6) + 0.003 * rng.standard_normal(60)
+    error += 0.002 * np.maximum(0, n - 20) * (way > 0)
+    [found] = Overfitting().detect(
+        view_of({"Training Loss": 0.2 + 0.8 * np.exp(-n / 30), "Test Loss": loss, tag: error})
+    )
+    assert found.severity == expected

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 import postmortem
 from postmortem.core.model import json_value
 
@@ -54,6 +56,15 @@ def test_rows_without_an_epoch(tmp_path: Path) -> None:
     lines = [f"train loss: {2.2 - 0.02 * i + 0.01 * (i % 3):.4f}" if i < 32 else "train loss: nan" for i in range(60)]
     report = scan(tmp_path, "\n".join(lines) + "\n", "train.log")
     assert "at row 32;" in report.findings[0].message
+
+
+def test_the_last_word_of_a_sentence(tmp_path: Path) -> None:
+    """A row number before a full stop is no step either."""
+    losses = [0.2 + 0.001 * (i % 3) for i in range(40)] + [3.8, 3.5, *np.geomspace(3, 0.21, 60)]
+    report = scan(tmp_path, "".join(f"train loss: {x:.4f}\n" for x in losses), "train.log")
+    assert report.diagnosis is not None
+    assert "row 4" in report.diagnosis.summary
+    assert "step" not in report.diagnosis.summary
 
 
 def test_steps_stay_steps(tmp_path: Path) -> None:

@@ -46,6 +46,13 @@ def name_of_a_table() -> str:
     return "metrics.csv.gz"
 
 
+@pytest.mark.parametrize("name", ["train.err.gz", "train.out.gz", "slurm-4711.out.gz", "train.log.1.gz"])
+def test_each_kind_of_text_may_be_compressed(tmp_path: Path, name: str) -> None:
+    """The error output of a job as well as its output, and the parts of a log that were set aside."""
+    (tmp_path / name).write_bytes(gzip.compress(LOG.encode()))
+    assert len(postmortem.load(tmp_path).frame) == 2000
+
+
 @pytest.mark.parametrize("ending", PACKED)
 def test_a_compressed_log_is_read_like_the_log(tmp_path: Path, ending: str) -> None:
     """Its numbers and events are those of the text, and name the compressed file; two streams are one log."""

@@ -214,6 +214,16 @@ def test_files_with_numbers_that_are_not_read_are_named(name: str, content: byte
     assert exit_code(report, "error") == 0
 
 
+@pytest.mark.parametrize("name", ["metrics.parquet", "history.pkl", "train.out.bak"])
+def test_a_run_whose_only_numbers_were_not_read_is_not_judged(name: str, tmp_path: Path) -> None:
+    """Its log holds no metrics; those of the file beside it were not looked at."""
+    (tmp_path / name).write_bytes(TEXT if name.endswith(".bak") else b"PAR1 and more")
+    (tmp_path / "train.log").write_text("loading the model\nstarting\ndone\n")
+    report = postmortem.scan(tmp_path)
+    assert ([run.verdict for run in report.runs], exit_code(report, "error")) == (["not-judged"], 3)
+    assert [(Path(problem.path).name, problem.kind) for problem in report.problems] == [(name, "skipped")]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -204,16 +204,27 @@ class Suspects:
             told = [f"{g.module} (step {g.step}, {number(g.usual)} to {number(g.gain)})" for g in left]
             self.how.append(f"gains that leave their course, the first first: {', '.join(told)}")
         for found in left:
-            begin = max(self.earliest, found.step - 1)
-            what = f"weights of {found.module} held from step {begin} on"
-            fix = self._try("hold_layer", what, begin, course.until, hold=found.module)
-            if fix is None or not fix.cured:
-                continue
-            what = f"weights of all others held from step {begin} on"
-            rest = self._try("hold_layer", what, begin, course.until, hold_others=found.module)
-            if rest is not None and not rest.cured:
-                return self._of_layer(found, fix, begin)
+            # a slow growth has begun before its gain stands out: held from there on, values stay as high as they are
+            for begin in sorted({max(self.earliest, found.step - 1), self._well_before(found.step)}, reverse=True):
+                fix = self._held_alone(found.module, begin)
+                if fix is not None:
+                    return self._of_layer(found, fix, begin)
         return None
+
+    def _well_before(self, step: int) -> int:
+        """From where a change is made that is to act before the growth."""
+        return max(self.earliest, min(step, self.course.first) - _BEFORE)
+
+    def _held_alone(self, module: str, begin: int) -> Fix | None:
+        """The trial with the weights of a module held, where that keeps it calm and all others held do not."""
+        until = self.course.until
+        what = f"weights of {module} held from step {begin} on"
+        fix = self._try("hold_layer", what, begin, until, hold=module)
+        if fix is None or not fix.cured:
+            return None
+        what = f"weights of all others held from step {begin} on"
+        rest = self._try("hold_layer", what, begin, until, hold_others=module)
+        return fix if rest is not None and not rest.cured else None
 
     def _of_layer(self, found: Left, fix: Fix, begin: int) -> tuple[Culprit, tuple[str, ...]]:
         file, line = self.base.places.get(found.module, (None, None))

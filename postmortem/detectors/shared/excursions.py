@@ -86,7 +86,7 @@ def excursions(res: Residuals, z: float, rise: float, start: int) -> list[Excurs
     found = []
     for first, last in groups(high, join=5):
         peak = first + int(np.argmax(res.rise[first : last + 1]))
-        found.append(Excursion(first, peak, last, float(res.rise[peak]), float(res.z[peak])))
+        found.append(Excursion(first, peak, last, float(res.rise[peak]), float(res.rise[peak] / res.scale[peak])))
     return sorted(found, key=lambda e: -e.rise)
 
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from postmortem.core.series import Series
 
+_FEW = 256
+"""Values that are looked at before all others: nearly always they show that the decimals are not enough."""
+
 
 def constant_from(series: Series) -> int:
     """The first point of the stretch of identical values that ends the series; its length is n where there is none."""
@@ -35,7 +38,12 @@ def decimals(x: NDArray[np.float64]) -> int:
     >>> decimals(np.array([0.25, 0.5, 3.0]))
     2
     """
-    return next((d for d in range(10) if np.allclose(np.round(x, d), x, rtol=0, atol=1e-12)), 10)
+    return next((d for d in range(10) if _is_shown(x[:_FEW], d) and _is_shown(x, d)), 10)
+
+
+def _is_shown(x: NDArray[np.float64], d: int) -> bool:
+    """Whether d decimals show every value in full."""
+    return np.allclose(np.round(x, d), x, rtol=0, atol=1e-12)
 
 
 def flat(y: NDArray[np.float64]) -> bool:

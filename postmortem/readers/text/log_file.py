@@ -283,9 +283,17 @@ def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
             step = int(steps[rank[own - 1] if own else end - 1])
         if end < len(lines):
             most = int(most_after[np.searchsorted(cuts, end)])
+        if end < len(lines) and step is not None and _own_batch(event, resolved.axis, step, int(steps[end])):
+            step = event.fields["batch"]
         step = _own_step(event, resolved.axis, step, most)
         dated.append(replace(event, step=step) if step is not None and event.step is None else event)
     return dated
+
+
+def _own_batch(event: Event, axis: str, before: int, following: int) -> bool:
+    """Whether the batch that a message names is the step between those printed before and after it: it was skipped."""
+    batch = event.fields.get("batch")
+    return axis == "step" and isinstance(batch, int) and before < batch <= following
 
 
 def _own_step(event: Event, axis: str, before: int | None, most_after: int | None) -> int | None:

@@ -117,7 +117,7 @@ def test_a_skipped_batch_is_told_and_no_fault(tmp_path: Path) -> None:
     words = ["WARNING: non-finite loss nan, skipping batch 31"]
     report = _report(tmp_path, [*_steps(0, 30), *words, *_steps(32, 60), "Training complete"])
     assert report.verdict == "healthy"
-    assert [(f.severity, f.step) for f in report.findings] == [("info", 30)]
+    assert [(f.severity, f.step) for f in report.findings] == [("info", 31)]
     assert list(report.run.roles) == ["loss"]
 
 
@@ -202,3 +202,13 @@ def test_an_estimate_of_memory_has_both_numbers(tmp_path: Path) -> None:
     ]
     (event,) = _report(tmp_path, lines).events
     assert (event.fields["estimate_gb"], event.fields["available_gb"]) == (10.0, 8.0)
+
+
+def test_a_skipped_batch_between_two_steps_is_the_step(tmp_path: Path) -> None:
+    """A message that says "batch 22" between the rows of steps 21 and 23 names its step; "batch 3" does not."""
+    rows = [f"step {i} loss {2 - 0.01 * i:.4f}" for i in range(40) if i != 22]
+    for batch, step in ((22, 22), (3, 21)):
+        rows_now = [*rows[:22], f"non-finite loss nan, skipping batch {batch}", *rows[22:]]
+        (tmp_path / "train.log").write_text("\n".join(rows_now) + "\n")
+        [event] = postmortem.load(tmp_path / "train.log").event_list
+        assert event.step == step
