@@ -316,8 +316,7 @@ def watch(
     plan: dict[str, Any] = {"mode": "run", "fix": fix, "on_fault": on_fault, "level": level, "deferred": deferred}
     if history is not None:
         plan["history"] = str(history)
-    if look is not None:
-        plan["look"] = look
+    plan |= {"look": look} if look is not None else {}
     if captures is not None:
         plan["capture"] = {"folder": str(captures.folder.absolute()), "keep": captures.keep, "most": captures.most}
     try:
