@@ -45,9 +45,8 @@ class DeadRelu(BaseFault):
 
     def blames(self, look: Look) -> Iterator[Blame]:
         layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)
-        for one in look.of(Activated):
-            if one.function == "relu" and one.width >= _WIDTH:
-                layers[one.parameters].append(one)
+        for one in _relus(look):
+            layers[one.parameters].append(one)
         if layers and max(len(s) for s in layers.values()) < _LOOKS:
             raise NotChecked(f"fewer than {_LOOKS} steps were measured")
         dead = {p: seen for p, seen in layers.items() if len(seen) >= _LOOKS and _died(seen)}
@@ -58,14 +57,41 @@ class DeadRelu(BaseFault):
         yield self.blame(
             at or look.optimizers[look.busiest].stack,
             f"{seen[-1].flat:.0%} of the {seen[-1].width} ReLU units after {look.name(parameters[0])} are 0 for every "
-            f"sample at step {seen[-1].step} ({seen[0].flat:.0%} at step {seen[0].step}); "
+            f"sample at step {seen[-1].step} ({seen[0].flat:.0%} at step {seen[0].step}){_since(seen)}; "
             f"{count(len(dead), 'such layer')} in total",
             confirm="print (output == 0).all(0).float().mean() of the ReLU for a large batch",
             dead=seen[-1].flat,
             first=seen[0].flat,
             width=seen[-1].width,
             layers=len(dead),
+            layer=look.name(parameters[0]),
+            died=death(look, look.name(parameters[0])),
         )
+
+
+def death(look: Look, layer: str) -> tuple[int, int] | None:
+    """Of a layer, named by its first parameter: the last measured step at which it was not dead, and the first from
+    which on it was. None where it was dead from the start, or is not at the end."""
+    return _between([one for one in _relus(look) if look.name(one.parameters[0]) == layer])
+
+
+def _between(seen: list[Activated]) -> tuple[int, int] | None:
+    alive = next((i for i in reversed(range(len(seen))) if seen[i].flat < _DEAD), None)
+    if alive is None or alive + 1 == len(seen):
+        return None
+    return seen[alive].step, seen[alive + 1].step
+
+
+def _since(seen: list[Activated]) -> str:
+    between = _between(seen)
+    if between is None:
+        return ""
+    alive, dead = between
+    return f", since step {dead}" if dead == alive + 1 else f", since a step from {alive + 1} to {dead}"
+
+
+def _relus(look: Look) -> list[Activated]:
+    return [one for one in look.of(Activated) if one.function == "relu" and one.width >= _WIDTH]
 
 
 def _bias_first(look: Look, parameters: tuple[int, ...]) -> list[int]:
