@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("any machine", deadline=None)  # a slow or busy one fails no test
-settings.load_profile("any machine")
+settings.register_profile("any machine", deadline=None, max_examples=50)  # a slow or busy one fails no test
+settings.register_profile("thorough", deadline=None, max_examples=500)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "any machine"))
 
 # Under nohup, or where a service starts the tests, signals may be ignored. Children would inherit that: their Ctrl-C
 # would do nothing, and a shell cannot trap what was ignored when it began.

@@ -41,17 +41,19 @@ def check(
     sandbox: str = "auto",
     offline: bool = True,
     tries: bool = True,
+    begins: Callable[[str], None] | None = None,
 ) -> CheckResult:
     """Runs `command`, without effect on files, for so many optimizer steps or seconds, and judges what it did.
 
     tries: for faults that a change of torch's behaviour would cure, the command runs again with that change, each time
     as long as before and all together for at most `seconds`. Some of its first steps run again as well, to see whether
-    two runs agree and whether one batch can be overfitted.
+    two runs agree and whether one batch can be overfitted. begins: called with what each run of the command is for.
 
     Raises ReplayError where it cannot be started, or where no training was seen.
     """
-    started = time.monotonic()
+    started, begins = time.monotonic(), begins or (lambda what: None)
     run = partial(_run, command, steps=steps, sandbox=sandbox, offline=offline)
+    begins("the first steps are observed")
     with run(seconds=seconds) as (session, code):
         result = looked(session, command, time.monotonic() - started)
         if not result.steps:
@@ -59,12 +61,14 @@ def check(
         looks = read(session / "silent")
     if not tries:
         return result
-    faults = _tried(result.faults, looks, run, seconds) if result.faults else ()
-    checks = (*result.checks, *_checked(looks, command, seconds, sandbox=sandbox, offline=offline))
+    faults = _tried(result.faults, looks, run, seconds, begins) if result.faults else ()
+    checks = (*result.checks, *_checked(looks, command, seconds, begins, sandbox=sandbox, offline=offline))
     return replace(result, faults=faults, checks=checks, seconds=time.monotonic() - started)
 
 
-def _checked(looks: Sequence[Look], command: Sequence[str], seconds: float, **how: Any) -> list[Check]:
+def _checked(
+    looks: Sequence[Look], command: Sequence[str], seconds: float, begins: Callable[[str], None], **how: Any
+) -> list[Check]:
     """The lines of the checklist for which the command runs again."""
     until = time.monotonic() + seconds
     found = []
@@ -73,6 +77,7 @@ def _checked(looks: Sequence[Look], command: Sequence[str], seconds: float, **ho
         try:
             if left < 1:
                 raise ReplayError("the time for trials was over")
+            begins(f"another run, for {name}")
             with _run(command, steps=steps, seconds=left, trial=name, **how) as (session, _):
                 again, used = read(session / "silent"), (session / "used").exists()
             found.append(agree(looks, again) if name == "two-runs-agree" else overfitted(again, used=used))
@@ -82,7 +87,11 @@ def _checked(looks: Sequence[Look], command: Sequence[str], seconds: float, **ho
 
 
 def _tried(
-    faults: Sequence[Blame], looks: Sequence[Look], run: Callable[..., Any], seconds: float
+    faults: Sequence[Blame],
+    looks: Sequence[Look],
+    run: Callable[..., Any],
+    seconds: float,
+    begins: Callable[[str], None],
 ) -> tuple[Blame, ...]:
     """The faults, each with what was tried against it."""
     until = time.monotonic() + seconds
@@ -93,6 +102,7 @@ def _tried(
         if left < 1:
             tried[name] = {"what": trial.what, "cured": None, "why": "the time for trials was over"}
             continue
+        begins(f"another run, with a change: {trial.what}")
         try:
             with run(seconds=left, trial=name) as (session, _):
                 changed, used = read(session / "silent"), (session / "used").exists()

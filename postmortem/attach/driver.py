@@ -116,7 +116,9 @@ def rerun(
         if process is not None and process.again and process.culprit is None:
             trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
-        result = stagnation.explained(result, session) if "look" in plan else result
+        if "look" in plan:
+            mapping = matched(view, process.passes, process.rank)[0] if process is not None else None
+            result = stagnation.explained(result, session, mapping, start)
         result = reasoned(result, run.config if run is not None else {}, command, first_lines(session))
         if outcome.process is not None:
             result = _further(result, outcome.process, outcome, watching.aim, report, start, fix=fix)
@@ -306,16 +308,15 @@ def watch(
     program's stdout goes to stderr. told: called once, at the first fault, as soon as it is answered, in another
     thread; noticed: in the same thread with a sentence, once a fault is seen that takes time to answer. captures: where
     captures go and how many are kept; None: none are written. look: the plan of `silent.observe`, if it is to observe
-    as well; `looked` is then called with the folder of the session at the end.
-    Raises ReplayError if the command cannot be started.
+    as well; `looked` is then called with the folder of the session at the end. Raises ReplayError if the command
+    cannot be started.
     """
     started, since = time.monotonic(), time.time()
     session = launch.new_session()
     plan: dict[str, Any] = {"mode": "run", "fix": fix, "on_fault": on_fault, "level": level, "deferred": deferred}
     if history is not None:
         plan["history"] = str(history)
-    if look is not None:
-        plan["look"] = look
+    plan |= {"look": look} if look is not None else {}
     if captures is not None:
         plan["capture"] = {"folder": str(captures.folder.absolute()), "keep": captures.keep, "most": captures.most}
     try:

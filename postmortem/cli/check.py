@@ -70,7 +70,15 @@ def check(
         command = (sys.executable, "-m", "postmortem.attach.recipe_training", recipe, str(steps))
     from postmortem.attach.checking import check as look  # not at the top: --help loads no pandas
 
-    result = look(command, steps=steps, seconds=seconds, sandbox=sandbox, offline=not network, tries=tries)
+    result = look(
+        command,
+        steps=steps,
+        seconds=seconds,
+        sandbox=sandbox,
+        offline=not network,
+        tries=tries,
+        begins=_begins if sys.stderr.isatty() else None,
+    )
     result = replace(result, command=()) if recipe is not None else result
     if format_ == "json":
         echo_json(result.as_json())
@@ -78,3 +86,8 @@ def check(
         width = shutil.get_terminal_size((100, 24)).columns
         click.echo(printable("\n".join(check_lines(result, width, verbose=verbose))))
     return result.exit_code
+
+
+def _begins(what: str) -> None:
+    """Each run of the command takes its imports again."""
+    click.echo(f"postmortem: {what}", err=True)

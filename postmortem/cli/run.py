@@ -98,7 +98,7 @@ def run(
         fix=fix,
         output_to_stderr=json_wanted,
         told=tell,
-        noticed=lambda seen: _beside(f"postmortem: {seen}"),
+        noticed=_beside,
         level=level,
         history=history.absolute(),
         captures=driver.Captures(_REPORTS / "captures", keep=captures) if captures else None,

@@ -17,6 +17,8 @@ GROWTH = "growth"
 """Key in `Culprit.tensor`: the growth of the loss that ended in the fault, in one sentence."""
 MASKED = "masked_rows"
 """Key in `Culprit.tensor`, and in the statistics of the input of a softmax: rows that hold only -inf."""
+RISE = "rise"
+"""Key in `Culprit.tensor`: how a finite loss left its course without any update, in one sentence."""
 RATE = "learning_rate"
 """Key in `Culprit.tensor`: how the learning rate rose, where that is the cause, in one sentence."""
 

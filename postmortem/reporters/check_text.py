@@ -103,7 +103,7 @@ def _attempt(attempt: dict[str, Any]) -> str:
         shows = "the fault is gone" if attempt["cured"] else f"the fault is still there: {attempt['observed']}"
         return f"tried: {what}: {shows}"
     if "loss" not in attempt:
-        return f"not tried: {what}: {why}"
+        return f"could not be tried: {what}: {why}"
     (first, last), (before, without) = attempt["loss"], attempt["loss_without"]
     shows = why or ("the loss ends clearly lower" if attempt["cured"] else "no clear gain")
     losses = f"over {count(attempt['steps'], 'step')} the loss went from {first:.3g} to {last:.3g}"

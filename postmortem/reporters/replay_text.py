@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import shown
-from postmortem.core.model import GROWTH, RATE
+from postmortem.core.model import GROWTH, RISE
 from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import (
     actions,
@@ -26,7 +26,7 @@ from postmortem.reporters.shared.culprit_words import (
     tried,
     where,
 )
-from postmortem.reporters.shared.what_happened import CAUSES, happened, incident
+from postmortem.reporters.shared.what_happened import CAUSES, happened, incident, is_told
 from postmortem.reporters.shared.words import count, squeezed
 
 if TYPE_CHECKING:
@@ -250,12 +250,13 @@ def _verdict(c: Culprit) -> Iterator[str]:
         yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
         return
     means = CAUSES.get(c.cause, "a fault of the training code that raises no error")
+    means = "the data, or what else the loss is computed from" if RISE in c.tensor else means
     meaning = f"{means} (cause: {c.cause}, phase: {c.phase}, established: {in_a_word(c)})"
     if (growth := c.tensor.get(GROWTH)) is not None:
         yield f"Culprit: the training diverged: {growth}"
         yield f"  the first value that is not finite: {happened(c)}"
         yield f"  {meaning}"
-    elif incident(c) is None and "checkpoint" not in c.tensor and RATE not in c.tensor:
+    elif incident(c) is None and "checkpoint" not in c.tensor and not is_told(c):
         yield f"Culprit: {meaning}"
     else:
         yield f"Culprit: {happened(c)}"

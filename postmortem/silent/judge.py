@@ -40,6 +40,17 @@ def judge(looks: Sequence[Look]) -> tuple[list[Blame], list[Check]]:
     return blames, list(checks.values())
 
 
+def of_plateau(looks: Sequence[Look]) -> list[Blame]:
+    """What explains that a loss does not fall, where `judge` finds nothing."""
+    found: list[Blame] = []
+    for kind in FAULTS:
+        try:
+            found += _once([blame for look in looks if look.steps for blame in kind().of_plateau(look)])
+        except Exception as error:  # noqa: BLE001 - as in `judge`
+            FAULTS.fault(kind, "of_plateau", error)
+    return found
+
+
 def nonfinite_loss(looks: Sequence[Look]) -> NonfiniteLoss | None:
     """The first loss that was not finite; None if all were.
 

@@ -132,6 +132,8 @@ class Look:
         if module is None:
             return f"a parameter of shape {list(self.parameters[parameter].shape)}"
         own = next(n for n, p in module.parameters.items() if p == parameter)
+        if not module.name and len({m.root for m in self.modules.values()}) > 1:
+            return f"{module.type}.{own}"  # the name alone would be that of several
         return f"{module.name}.{own}" if module.name else own
 
     # ---- steps

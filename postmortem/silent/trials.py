@@ -146,7 +146,7 @@ def outcome(
     """
     entry: dict[str, Any] = {"what": trial.what, "cured": None}
     if not used:
-        return entry | {"why": "the change had no effect on this program"}
+        return entry | {"why": "the program does not call the torch functions that this changes"}
     if trial.by == "fault":
         if again is None or again.status == "not checked":
             return entry | {"why": "the changed run could not be judged" + (f": {again.detail}" if again else "")}

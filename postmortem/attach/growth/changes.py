@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from postmortem.attach.boundaries.current import listener
@@ -19,17 +20,23 @@ class Change:
     """order: `begin` and `end`, the first and the last optimizer step that are changed, and one of `rate` (a factor of
     the learning rates, or one for each group), `most` (the highest learning rate of each group), `clip` (the largest
     gradient norm), `hold` (the module that keeps its values, "" for all) and `hold_others` (all but this module do).
-    `used` is written once it has had an effect."""
+    `used` is written once it has had an effect.
+
+    What is held is put back after each step of an optimizer, and before the first forward pass of each step: the
+    program may change its weights by itself.
+    """
 
     def __init__(self, order: dict[str, Any], module: Callable[[str], torch.nn.Module | None], used: Path) -> None:
         self._order, self._module, self._used = order, module, used
         self._rates: list[float] = []
         self._kept: dict[torch.Tensor, torch.Tensor] = {}
+        self._put_back = -1  # the tick before whose first forward pass that was done
 
     def install(self) -> None:
         """From now on."""
         optimizers.register_optimizer_step_pre_hook(self._before)
         optimizers.register_optimizer_step_post_hook(self._after)
+        modules.register_module_forward_pre_hook(self._forward)
 
     def _active(self) -> bool:
         return bool(self._order["begin"] <= listener.ticks <= self._order["end"])
@@ -50,8 +57,15 @@ class Change:
         for group, rate in zip(optimizer.param_groups, self._rates, strict=False):
             group["lr"] = rate
         self._rates = []
-        if not self._active():
-            return
+        if self._active():
+            self._hold()
+
+    def _forward(self, module: torch.nn.Module, args: Any) -> None:
+        if self._kept and self._active() and self._put_back != listener.ticks and not listener.nested:
+            self._put_back = listener.ticks
+            self._hold()
+
+    def _hold(self) -> None:
         with torch.no_grad():
             for t, value in self._kept.items():
                 t.copy_(value)

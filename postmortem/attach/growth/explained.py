@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.attach.growth.course import course_of
 from postmortem.attach.growth.runs import Runs
 from postmortem.core.culprit import Culprit, Fix
-from postmortem.core.model import RATE
+from postmortem.core.model import RATE, RISE
 from postmortem.core.printable import number
 from postmortem.replay.culprit.calm import departed
 
@@ -27,6 +27,7 @@ _BEFORE = 25  # steps before the growth from which on a change is made
 _WEIGHTS = 10  # steps before a jump whose weights are used with its batch
 _ROSE = 1.5  # a learning rate that is more than so many times the one before
 _TRIED = 3  # modules
+_LARGE = 10.0  # times the gradient norms before, of one that is told
 _SMALLER, _TINY = 0.1, 0.01  # factors of the learning rate: of a growth, of the one step before a jump
 
 
@@ -83,6 +84,13 @@ class Suspects:
         level, own = self.course.level, self.course.peak(self.base)
         return peak > self.course.limit and (peak == own or peak - level > 0.5 * (own - level))
 
+    def _leaves_as_well(self, run: Seen) -> bool:
+        """Whether a run without updates leaves the course at the same step, at least half as far from the level. The
+        updates may make more of it later."""
+        course = self.course
+        now, own = run.values(course.sought).get(course.first, math.nan), self.base.values(course.sought)[course.first]
+        return now > course.limit and now - course.level > 0.5 * (own - course.level)
+
     def _try(self, name: str, what: str, begin: int, end: int, **change: Any) -> Fix | None:
         """The outcome of `_run`."""
         ran = self._run(name, what, begin, end, **change)
@@ -112,14 +120,19 @@ class Suspects:
             return None
         run, fix = held
         self._held = fix.cured
-        if not self._half_as_high(self.course.peak(run)):
+        whole = self._half_as_high(self.course.peak(run))
+        if not whole and not self._leaves_as_well(run):
             return None
         where = f"the batch of step {self.course.first}" if self.spike else f"the batches from step {self.course.first}"
-        self.how.append(
-            f"the {self.course.what} leaves its course without the updates of these steps as well: the data"
-        )
-        found = Culprit(cause="bad-input", phase="data", established="observed")
-        return found, (f"inspect {where}: the weights of step {begin} give a {self.course.what} as high with them",)
+        leaves = f"the {self.course.what} leaves its course"
+        self.how.append(f"{leaves} without the updates of these steps as well: the data")
+        rise = {RISE: f"{leaves} at step {self.course.first} without any update from step {begin} on as well"}
+        found = Culprit(cause="bad-input", phase="data", established="observed", tensor=rise)
+        if whole:
+            return found, (f"inspect {where}: the weights of step {begin} give a {self.course.what} as high with them",)
+        first = self.course.first
+        more = "and what else the loss is computed from (targets, weights of its terms, a schedule)"
+        return found, (f"inspect {where}, {more}: it changes at step {first}, without any update as well",)
 
     def _rate(self) -> tuple[Culprit, tuple[str, ...]] | None:
         base, course = self.base, self.course
@@ -191,16 +204,27 @@ class Suspects:
             told = [f"{g.module} (step {g.step}, {number(g.usual)} to {number(g.gain)})" for g in left]
             self.how.append(f"gains that leave their course, the first first: {', '.join(told)}")
         for found in left:
-            begin = max(self.earliest, found.step - 1)
-            what = f"weights of {found.module} held from step {begin} on"
-            fix = self._try("hold_layer", what, begin, course.until, hold=found.module)
-            if fix is None or not fix.cured:
-                continue
-            what = f"weights of all others held from step {begin} on"
-            rest = self._try("hold_layer", what, begin, course.until, hold_others=found.module)
-            if rest is not None and not rest.cured:
-                return self._of_layer(found, fix, begin)
+            # a slow growth has begun before its gain stands out: held from there on, values stay as high as they are
+            for begin in sorted({max(self.earliest, found.step - 1), self._well_before(found.step)}, reverse=True):
+                fix = self._held_alone(found.module, begin)
+                if fix is not None:
+                    return self._of_layer(found, fix, begin)
         return None
+
+    def _well_before(self, step: int) -> int:
+        """From where a change is made that is to act before the growth."""
+        return max(self.earliest, min(step, self.course.first) - _BEFORE)
+
+    def _held_alone(self, module: str, begin: int) -> Fix | None:
+        """The trial with the weights of a module held, where that keeps it calm and all others held do not."""
+        until = self.course.until
+        what = f"weights of {module} held from step {begin} on"
+        fix = self._try("hold_layer", what, begin, until, hold=module)
+        if fix is None or not fix.cured:
+            return None
+        what = f"weights of all others held from step {begin} on"
+        rest = self._try("hold_layer", what, begin, until, hold_others=module)
+        return fix if rest is not None and not rest.cured else None
 
     def _of_layer(self, found: Left, fix: Fix, begin: int) -> tuple[Culprit, tuple[str, ...]]:
         file, line = self.base.places.get(found.module, (None, None))
@@ -216,7 +240,8 @@ class Suspects:
             established="cured",
         )
         todo = f"look at what is special about {found.module}: its own learning rate, weight decay, or initial values"
-        return culprit, (f"{todo}; held, the {self.course.what} stays calm",)
+        large = self._large_gradient(begin)
+        return culprit, (*large, f"{todo}; held, the {self.course.what} stays calm")
 
     def _updates(self) -> tuple[Culprit, tuple[str, ...]] | None:
         first = self.course.first
@@ -233,6 +258,7 @@ class Suspects:
             return Culprit(cause=cause, phase="optimizer", fixes=fixes, established="observed"), (look,)
         todo = {"lower_lr": "lower the learning rate", "clip_grad": "clip the gradient norm"}
         following = tuple(f"{todo[fix.name]} ({fix.how})" for fix in cured)
+        following = (*(self._large_gradient(begin) if self.spike else ()), *following)
         return Culprit(cause=cause, phase="optimizer", fixes=fixes, established="cured"), following
 
     def _more(self, begin: int, *, rate: bool) -> tuple[Fix, ...]:
@@ -249,13 +275,24 @@ class Suspects:
 
     def _clipped(self, begin: int) -> tuple[Fix, ...]:
         """The gradients no larger than those of the calm steps before."""
-        norms = [v for s, v in self.base.norms.items() if begin - _BEFORE <= s <= begin and math.isfinite(v)]
-        norms = [v for s, v in self.base.norms.items() if begin - _BEFORE <= s < begin and math.isfinite(v)] or norms
+        norms = self._norms_before(begin) or self._norms_before(begin + 1)
         if not norms:
             return ()
         what = f"gradient norm at most {number(max(norms))} from step {begin} on, the largest of the steps before"
         fix = self._try("clip_grad", what, begin, self.course.until, clip=max(norms))
         return (fix,) if fix is not None else ()
+
+    def _norms_before(self, step: int) -> list[float]:
+        return [v for s, v in self.base.norms.items() if step - _BEFORE <= s < step and math.isfinite(v)]
+
+    def _large_gradient(self, step: int) -> tuple[str, ...]:
+        """What to do about a gradient far above those of the steps before, if that of `step` is."""
+        usual, now = self._norms_before(step), self.base.norms.get(step, 0.0)
+        if not usual or not now > _LARGE * max(usual):
+            return ()
+        seen = f"the gradient norm of step {step} is {number(now)}, of the steps before at most {number(max(usual))}"
+        self.how.append(seen)
+        return (f"find out what makes the gradient of one step so large: {seen}",)
 
 
 def _of_rate(rise: str, fixes: tuple[Fix, ...], module: str | None = None) -> Culprit:

@@ -39,7 +39,8 @@ def jumped(copy: Repeatable, above: float, course: Sequence[float], session: Att
     before = f"of the steps before it {number(usual)} (median)"
     how = [f"the {what} is {number(value)}, {before}; more than {number(above)} is looked for"]
     if math.isfinite(usual):  # without the samples that carry it little of the jump is left
-        jump.above = min(above, max([usual + _LEFT * (value - usual), *course[-_LEVEL:]]))
+        # not up to the highest of the values before: where the loss was already rising, samples would hide that
+        jump.above = min(above, usual + _LEFT * (value - usual))
     size = session.samples.size
     if size < 2:
         why = session.failure or "no samples were found in the batch"

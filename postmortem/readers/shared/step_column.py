@@ -242,14 +242,15 @@ def _that_fit(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """A counter within epochs and the epochs, without both cells of the few rows that do not fit, and these rows.
 
-    Such a row has a value that no counter has or that lies far off all others, or an epoch of its own between two rows
-    of another one; or it is torn, and not between its neighbours.
+    Such a row has a value that no counter has or that lies far off all others; or it stands between two rows of another
+    epoch and repeats what a row of its own has, which rows in any order do not; or it is torn, and not in its place.
     """
     known = ~np.isnan(counter)
     at = np.flatnonzero(known)
     odd = known & (_impossible(counter) | _stray(counter, known) | _far_above(counter, known))
     before, own, after = (epoch[at[i : len(at) - 2 + i]] for i in range(3))
-    odd[at[1:-1]] |= (before == after) & (own != before)
+    for row in at[1:-1][(before == after) & (own != before)][: len(at) // FEW]:
+        odd[row] |= np.count_nonzero((epoch == epoch[row]) & (counter == counter[row])) > 1
     for row in torn:
         last, following = counter[at[at < row][-1:]], counter[at[at > row][:1]]
         odd[row] |= known[row] and bool((last > counter[row]).any() or (following < counter[row]).any())

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.model import GROWTH, MASKED, RATE
+from postmortem.core.model import GROWTH, MASKED
 from postmortem.core.printable import number
-from postmortem.reporters.shared.what_happened import incident
+from postmortem.reporters.shared.what_happened import TOLD, incident, is_told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,7 +103,7 @@ def outcomes(c: Culprit) -> list[str]:
     notes = []
     if "cures" in kinds:
         holds = "loss, gradients and parameters are finite after the step"
-        holds = "the loss stays in the range of the steps before" if c.cause in _RISES else holds
+        holds = "the loss stays in the range of the steps before" if c.cause in _RISES or is_told(c) else holds
         notes.append(f"cures: with this change alone, {holds}. How the training goes on with it was not tested.")
     if "finite" in kinds:
         notes.append("finite: the step is finite with this change, but its loss is far from that of the steps before.")
@@ -147,7 +147,7 @@ def statistics(tensor: dict[str, Any]) -> Iterator[tuple[str, str]]:
     The range is that of the finite values, which is said where there are others.
     """
     inputs = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())]
-    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output", GROWTH, MASKED, RATE)}
+    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output", GROWTH, MASKED, *TOLD)}
     for name, stats in [*inputs, ("output", tensor.get("output")), ("values", other)]:
         if stats:
             of = "finite " if stats.get("nan") or stats.get("inf") else ""

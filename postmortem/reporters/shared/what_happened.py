@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postmortem.core.model import MASKED, RATE
+from postmortem.core.model import MASKED, RATE, RISE
 from postmortem.core.printable import listed, number
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ _POLES = {"log": "-inf", "log2": "-inf", "log10": "-inf", "rsqrt": "inf", "recip
 _NOT_BELOW_ZERO = ("log", "log2", "log10", "sqrt", "rsqrt")
 _GROWING = ("exp", "exp2", "expm1", "sinh", "cosh")
 """Operators without a pole, whose result is infinite only where it is too large for its dtype."""
+
+
+TOLD = (RATE, RISE)
+"""Keys of `Culprit.tensor` whose value is the sentence that says what happened."""
 
 
 class Incident(NamedTuple):
@@ -126,15 +130,20 @@ def happened(c: Culprit) -> str:
     """One sentence: "log(0) at step 156, in sample 30 of the batch: 16 of the 512 values that log received are 0"."""
     met = incident(c)
     what = met.name if met else _in_general(c)
-    at = f" at step {c.step}" if c.step is not None and RATE not in c.tensor else ""
+    at = f" at step {c.step}" if c.step is not None and not is_told(c) else ""
     samples = samples_of(c)
     return f"{what}{at}{f', in {samples}' if samples else ''}{f': {met.detail}' if met else ''}"
 
 
+def is_told(c: Culprit) -> bool:
+    """Whether the culprit has a sentence of its own, which names its steps."""
+    return any(key in c.tensor for key in TOLD)
+
+
 def _in_general(c: Culprit) -> str:
     """Operator and kind of value, where only these are known; how the learning rate rose, where that is the cause."""
-    if (rise := c.tensor.get(RATE)) is not None:
-        return str(rise)
+    if (told := next((c.tensor[key] for key in TOLD if key in c.tensor), None)) is not None:
+        return str(told)
     out: Stats = c.tensor.get("output") or {}
     kinds = [kind for kind in ("nan", "inf") if out.get(kind)]
     if c.phase == "forward" and c.op and kinds:

@@ -28,7 +28,7 @@ def names_behind(at: Place) -> set[str] | None:
     statement = read.statement_at(at.line)
     if statement is None or read.tree is None:
         return None
-    links = _links(read.tree)
+    links = links_of(read.tree)
     found: set[str] = set()
     waiting = set(values(statement))
     while waiting:
@@ -41,7 +41,7 @@ def names_behind(at: Place) -> set[str] | None:
     return found if called_here or given.isdisjoint(found) else None
 
 
-def _links(tree: ast.Module) -> defaultdict[str, set[str]]:
+def links_of(tree: ast.Module) -> defaultdict[str, set[str]]:
     """Name -> the names whose values it gets."""
     links: defaultdict[str, set[str]] = defaultdict(set)
     functions = {f.name: f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)}

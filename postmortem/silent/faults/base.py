@@ -37,6 +37,11 @@ class BaseFault:
         """What is at fault in one process. Raises NotChecked if the look lacks what is needed."""
         raise NotImplementedError
 
+    def of_plateau(self, look: Look) -> Iterator[Blame]:
+        """What explains that a loss does not fall, where that is known: not enough to blame a training that may learn.
+        Nothing, by default."""
+        return iter(())
+
     def across(self, looks: Sequence[Look]) -> Iterator[Blame]:
         """What is at fault in a program, from the looks at all of its processes that train. By default each for
         itself; NotChecked only where no process could be judged."""

@@ -54,28 +54,53 @@ class DeadRelu(BaseFault):
 
     def blames(self, look: Look) -> Iterator[Blame]:
         layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)
-        for one in look.of(Activated):
-            if one.function == "relu" and one.width >= _WIDTH:
-                layers[one.parameters].append(one)
+        for one in _relus(look):
+            layers[one.parameters].append(one)
         if layers and max(len(s) for s in layers.values()) < _LOOKS:
             raise NotChecked(f"fewer than {_LOOKS} steps were measured")
         dead = {p: seen for p, seen in layers.items() if len(seen) >= _LOOKS and _died(seen)}
         if not dead:
             return
         parameters, seen = min(dead.items(), key=lambda item: (not _from_start(item[1]), item[0]))
-        start = _from_start(seen)
-        at = set_at(look, _bias_first(look, parameters), CONSTANT | SPREAD) if start else None
+        at = set_at(look, _bias_first(look, parameters), CONSTANT | SPREAD) if _from_start(seen) else None
         yield self.blame(
             at or look.optimizers[look.busiest].stack,
             f"{seen[-1].flat:.0%} of the {seen[-1].width} ReLU units after {look.name(parameters[0])} are 0 for every "
-            f"sample at step {seen[-1].step} ({_before(seen)}); {count(len(dead), 'such layer')} in total"
-            + ("" if start else _jump(look, parameters, seen)),
+            f"sample at step {seen[-1].step} ({seen[0].flat:.0%} at step {seen[0].step}){_since(seen)}; "
+            f"{count(len(dead), 'such layer')} in total{_jump(look, parameters, seen)}",
             confirm="print (output == 0).all(0).float().mean() of the ReLU for a large batch",
             dead=seen[-1].flat,
             first=seen[0].flat,
             width=seen[-1].width,
             layers=len(dead),
+            layer=look.name(parameters[0]),
+            died=death(look, look.name(parameters[0])),
         )
+
+
+def death(look: Look, layer: str) -> tuple[int, int] | None:
+    """Of a layer, named by its first parameter: the last measured step at which it was not dead, and the first from
+    which on it was. None where it was dead from the start, or is not at the end."""
+    return _between([one for one in _relus(look) if look.name(one.parameters[0]) == layer])
+
+
+def _between(seen: list[Activated]) -> tuple[int, int] | None:
+    alive = next((i for i in reversed(range(len(seen))) if seen[i].flat < _DEAD), None)
+    if alive is None or alive + 1 == len(seen):
+        return None
+    return seen[alive].step, seen[alive + 1].step
+
+
+def _since(seen: list[Activated]) -> str:
+    between = _between(seen)
+    if between is None:
+        return ""
+    alive, dead = between
+    return f", since step {dead}" if dead == alive + 1 else f", since a step from {alive + 1} to {dead}"
+
+
+def _relus(look: Look) -> list[Activated]:
+    return [one for one in look.of(Activated) if one.function == "relu" and one.width >= _WIDTH]
 
 
 def _bias_first(look: Look, parameters: tuple[int, ...]) -> list[int]:
@@ -96,28 +121,16 @@ def _died(seen: list[Activated]) -> bool:
     return len(last) == _LAST and all(s.hidden and s.flat >= _ALL for s in seen if s.step in last)
 
 
-def _alive(seen: list[Activated]) -> Activated | None:
-    """When it was last not dead."""
-    return next((s for s in reversed(seen) if s.flat < _DEAD), None)
-
-
-def _before(seen: list[Activated]) -> str:
-    alive = _alive(seen)
-    if alive is None:
-        return f"{seen[0].flat:.0%} at step {seen[0].step}"
-    first = next(s for s in seen[seen.index(alive) :] if s.flat >= _DEAD)
-    return f"{alive.flat:.0%} at step {alive.step}, dead at each measured step from {first.step} on"
-
-
 def _jump(look: Look, parameters: tuple[int, ...], seen: list[Activated]) -> str:
     """That weights of the layer changed by far more than the updates do, when it died."""
-    alive = _alive(seen)
-    if alive is None:
+    between = _between(seen)
+    if between is None:
         return ""
+    alive, _ = between
     for parameter in map(str, parameters):
         updates = [u for u in look.of(Updated) if parameter in u.weights]
-        before = next((u for u in reversed(updates) if u.step <= alive.step), None)
-        after = next((u for u in updates if u.step > alive.step), None)
+        before = next((u for u in reversed(updates) if u.step <= alive), None)
+        after = next((u for u in updates if u.step > alive), None)
         if before is None or after is None:
             continue
         largest = max(u.changes[parameter] for u in updates)

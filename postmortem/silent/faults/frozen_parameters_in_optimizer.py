@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from typing import TYPE_CHECKING, Any
 
 from postmortem.silent import changes
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from postmortem.silent.look import Look
 
 _STEPS = 3
+_MOST = 0.99  # of the values of an optimizer
 
 
 @fault
@@ -28,6 +30,9 @@ class FrozenParametersInOptimizer(BaseFault):
 
     Not blamed: an optimizer with only some frozen parameters; the others are updated as usual. Gradients that the
     program computes by other means and assigns itself (evolution strategies).
+
+    Where a replay looks for the reason of a plateau it also names an optimizer that trains nothing but vectors (biases,
+    scales), while all matrices, 99 % of its values or more, are frozen: on its own this is a way of fine-tuning.
 
     What to do: freeze the layers that should stay fixed, not those passed to the optimizer.
 
@@ -58,6 +63,28 @@ class FrozenParametersInOptimizer(BaseFault):
                 f"({few([look.name(p) for p in held])}) have requires_grad=False: {count(len(steps), 'step')} changed "
                 "nothing",
                 confirm="print p.requires_grad of the parameters in optimizer.param_groups",
+                parameters=len(held),
+                steps=len(steps),
+            )
+
+    def of_plateau(self, look: Look) -> Iterator[Blame]:
+        for optimizer, steps in look.stepped.items():
+            held = look.held_by(optimizer)
+            frozen = [p for p in held if p in look.frozen]
+            trained = [p for p in held if p not in look.frozen]
+            size = {p: math.prod(look.parameters[p].shape) for p in held}
+            values, all_values = sum(size[p] for p in frozen), sum(size.values())
+            if len(steps) < _STEPS or not frozen or values < _MOST * all_values:
+                continue
+            if any(len(look.parameters[p].shape) > 1 for p in trained):
+                continue
+            yield self.blame(
+                look.optimizers[optimizer].stack,
+                f"{len(frozen)} of {count(len(held), 'parameter')} of this {look.optimizers[optimizer].type} "
+                f"({values:,} of {all_values:,} values) have requires_grad=False; "
+                f"{few([look.name(p) for p in trained]) or 'nothing'} is trained",
+                confirm="print p.requires_grad of the parameters in optimizer.param_groups",
+                frozen=len(frozen),
                 parameters=len(held),
                 steps=len(steps),
             )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.facts import ModuleRan
 from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._cuts import CUTS, cut_of_output, cuts
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.source import called, place_of, source
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from postmortem.silent.look import Look
 
 _STEPS = 4
-_CUTS = {"detach", "detach_", "numpy", "item", "tolist", "argmax", "no_grad", "inference_mode", "tensor", "as_tensor"}
-"""Calls behind which no gradient flows."""
-_SUSPECTS = _CUTS | {"round", "floor", "sign", "long", "int", "requires_grad_", "set_grad_enabled", "from_numpy"}
 
 
 @fault
@@ -120,15 +118,15 @@ def _cut(ran: ModuleRan, forward: Place | None) -> Place:
         around = read.around(place.line, ast.With)
         for node in reversed(around):
             for item in node.items:
-                if called(item.context_expr) in _CUTS:
+                if called(item.context_expr) in CUTS:
                     return place_of(place.file, item.context_expr)
         function = read.function_at(place.line)
         for decorator in function.decorator_list if function is not None else ():
-            if _name(decorator) in _CUTS:
+            if _name(decorator) in CUTS:
                 return place_of(place.file, decorator)
-        for node in read.after(place.line, ast.Call, ast.Attribute):
-            if _cuts(node):
-                return place_of(place.file, node)
+        found = cut_of_output(place)
+        if found is not None:
+            return found
     return ran.stack[0]
 
 
@@ -138,20 +136,16 @@ def _within(forward: Place) -> Place | None:
     starts = [n for n in read.functions() if min([n.lineno, *(d.lineno for d in n.decorator_list)]) == forward.line]
     for function in starts:
         for decorator in function.decorator_list:
-            if _name(decorator) in _CUTS:
+            if _name(decorator) in CUTS:
                 return place_of(forward.file, decorator)
         for node in sorted(_nodes(function), key=lambda n: n.lineno):
-            if _cuts(node):
+            if cuts(node):
                 return place_of(forward.file, node)
     return None
 
 
 def _nodes(function: Any) -> list[Any]:
     return [n for n in ast.walk(function) if isinstance(n, (ast.Call, ast.Attribute))]
-
-
-def _cuts(node: ast.AST) -> bool:
-    return called(node) in _SUSPECTS or (isinstance(node, ast.Attribute) and node.attr == "data")
 
 
 def _name(node: ast.AST) -> str:

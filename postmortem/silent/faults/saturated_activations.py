@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LOOKS = 4
 _FIRST, _LATER = 0.6, 0.4
+_ALMOST_ALL = 0.9
 _GAIN = 2.0
 _INPUTS = 5.0
 _WIDTH = 4
@@ -34,6 +35,9 @@ class SaturatedActivations(BaseFault):
     Not blamed: the last layer, whose values may reach the bounds because the model is confident; layers that saturate
     because their inputs are large.
 
+    Where a replay looks for the reason of a plateau it also names a hidden layer with over 90 % of its values at the
+    bounds at every measured step, whatever brings them there (a bias, large inputs).
+
     What to do: scale the initial weights by fan-in (`nn.init.xavier_uniform_`).
 
     How to confirm: `(tanh_output.abs() > 0.99).float().mean()` of one batch.
@@ -47,13 +51,16 @@ class SaturatedActivations(BaseFault):
     trial = Trial("initial weights as torch makes them", model_changes.usual_initials)
 
     def blames(self, look: Look) -> Iterator[Blame]:
-        layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)
-        for one in look.of(Activated):
-            if one.function != "relu" and one.width >= _WIDTH and one.hidden:
-                layers[one.parameters].append(one)
+        layers = _layers(look)
         if layers and max(len(s) for s in layers.values()) < _LOOKS:
             raise NotChecked(f"fewer than {_LOOKS} steps were measured")
-        bad = {p: seen for p, seen in layers.items() if len(seen) >= _LOOKS and _saturated(seen)}
+        yield from self._of({p: seen for p, seen in layers.items() if len(seen) >= _LOOKS and _saturated(seen)}, look)
+
+    def of_plateau(self, look: Look) -> Iterator[Blame]:
+        layers = {p: seen for p, seen in _layers(look).items() if len(seen) >= _LOOKS}
+        yield from self._of({p: s for p, s in layers.items() if all(one.flat >= _ALMOST_ALL for one in s)}, look)
+
+    def _of(self, bad: dict[tuple[int, ...], list[Activated]], look: Look) -> Iterator[Blame]:
         if not bad:
             return
         parameters, seen = min(bad.items())
@@ -69,6 +76,15 @@ class SaturatedActivations(BaseFault):
             gain=seen[0].gain,
             layers=len(bad),
         )
+
+
+def _layers(look: Look) -> dict[tuple[int, ...], list[Activated]]:
+    """The hidden layers with bounds, by their parameters."""
+    layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)
+    for one in look.of(Activated):
+        if one.function != "relu" and one.width >= _WIDTH and one.hidden:
+            layers[one.parameters].append(one)
+    return layers
 
 
 def _saturated(seen: list[Activated]) -> bool:

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 
 def begin(session: Path, plan: dict[str, Any], note: Callable[[str], None]) -> Recorder:
-    """Observes this process: `plan` has `steps` and `seconds`, after which enough was seen, or None.
+    """Observes this process: `plan` has `steps` and `seconds`, after which enough was seen, or None, and may have
+    `closely`, as `Recorder` takes it.
 
     A process that the program forks is not observed, but for those that `multiprocessing` starts.
     """
-    recorder = Recorder(session / "silent", steps=plan.get("steps"), seconds=plan.get("seconds"))
+    limits = {"steps": plan.get("steps"), "seconds": plan.get("seconds")}
+    recorder = Recorder(session / "silent", **limits, closely=plan.get("closely"))
     for broken in WATCHERS.broken:
         note(f"{broken.where}: {broken.why}")
     points = Points(recorder, [kind(recorder) for kind in WATCHERS], note)

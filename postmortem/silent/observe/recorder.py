@@ -32,10 +32,14 @@ class Recorder:
 
     looking: facts are wanted now. steps: optimizer steps that have ended. sampled: this step is one of the few in which
     what costs more is looked at. grad: the program's grad mode at the event that is told.
-    loader: number of the loader that gave a batch last.
+    loader: number of the loader that gave a batch last. closely: the first and last of the steps that are looked at in
+    this way; then every step is looked at, and no others are `sampled`.
     """
 
-    def __init__(self, folder: Path, *, steps: int | None, seconds: float | None) -> None:
+    def __init__(
+        self, folder: Path, *, steps: int | None, seconds: float | None, closely: tuple[int, int] | None = None
+    ) -> None:
+        self._closely = closely
         self._folder, self._limit, self._seconds = folder, steps, seconds
         self._began = time.monotonic()
         self.pid = os.getpid()
@@ -100,6 +104,9 @@ class Recorder:
             return
         if self._seconds is not None and time.monotonic() - self._began > self._seconds:
             self.finish(ended=False)
+            return
+        if self._closely is not None:
+            self.sampled = self._closely[0] <= self.steps <= self._closely[1]
             return
         self.sampled = self.steps < 4 or (self.steps & (self.steps - 1)) == 0 or self.steps == self._window_ends - 1
         if self.steps < _DENSE:

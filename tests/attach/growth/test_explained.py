@@ -57,6 +57,23 @@ def test_the_data(named) -> None:
     assert (found.cause, found.phase, found.established) == ("bad-input", "data", "observed")
 
 
+def test_what_the_loss_is_computed_from(named) -> None:
+    """Without updates it leaves its course at the same step, and grows less after it."""
+    jumps = [*CALM[:60], *(6.0 * 1.2**i for i in range(40))]
+    held = [*CALM[:60], *(5.5 for i in range(40))]
+    found, _ = named(seen(jumps), all=held, rate=jumps, clip=jumps)
+    assert found.tensor["rise"].startswith("the loss leaves its course at step 60 without any update")
+    assert (found.cause, found.phase, found.established) == ("bad-input", "data", "observed")
+
+
+def test_a_large_gradient_before_a_jump(named) -> None:
+    """Its norm is told beside what cures the jump."""
+    base = seen([*CALM[:70], 30.0, *CALM[71:]])
+    base.norms[69] = 1500.0
+    _, how = named(base, kind="spike", all=CALM, rate=CALM, clip=CALM)
+    assert "the gradient norm of step 69 is 1500, of the steps before at most 1" in how
+
+
 def test_one_layer(named) -> None:
     """Held it keeps the loss calm, and all others held do not."""
     gains = {"head": [0.8] * 100, "mid": [0.8] * 62 + [0.8 * 1.3**i for i in range(38)]}

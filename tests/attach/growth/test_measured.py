@@ -87,3 +87,24 @@ def test_a_rate_is_put_back(trained) -> None:
     up, _ = zip(*told["kept"], strict=True)
     assert up[0] != up[1] == up[2] == up[5]
     assert told["lr"] == 0.1
+
+
+def test_weights_that_the_program_sets_itself_are_put_back(tmp_path: Path, monkeypatch) -> None:
+    """Before the forward pass of the next step, once: what a pass changes is left."""
+    import torch
+
+    from postmortem.attach.boundaries.current import listener
+    from postmortem.attach.growth.changes import Change
+
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    before = net.bias.item()
+    change = Change({"begin": 3, "end": 5, "hold": ""}, lambda name: net, tmp_path / "used")
+    for tick, expected in ((2, -60.0), (3, before), (4, before), (4, -60.0), (6, -60.0)):
+        monkeypatch.setattr(listener, "ticks", tick)
+        if tick == 3:
+            net.bias.data.fill_(before)
+            change._before(optimizer, (), {})
+        net.bias.data.fill_(-60.0)
+        change._forward(net, ())
+        assert net.bias.item() == pytest.approx(expected)

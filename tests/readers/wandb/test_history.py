@@ -76,14 +76,13 @@ def test_metadata_that_say_nothing(run: Path, metadata: str) -> None:
     assert reading.ended is None
 
 
+_NAMES = st.text(max_size=3).map("x{}".format)  # none of which is a word for a step, in any language
 _VALUES = st.one_of(
     st.floats(),
     st.integers(),
     st.sampled_from(["NaN", "Infinity", "x", None, True]),
-    st.dictionaries(st.text(), st.floats()),
+    st.dictionaries(_NAMES, st.floats()),
 )
-
-_NAMES = st.text(max_size=3).map("x{}".format)  # none of which is a word for a step, in any language
 
 
 @settings(max_examples=300)
