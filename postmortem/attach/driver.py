@@ -328,8 +328,7 @@ def watch(
     outcome = Outcome(str(Path.cwd()), tuple(command), answers, None, "")
     listener = threading.Thread(target=_listen, args=(answers, over, outcome, told, noticed, started), daemon=True)
     listener.start()
-    code = watched.wait()
-    outcome.code = code
+    outcome.code = code = watched.wait()
     over.set()
     listener.join()
     answers.poll()

@@ -107,7 +107,7 @@ def _group(page: Page, group: Group, detail: _Detail) -> None:
     if group.verdict == "healthy":
         page.add(verdict, runs_counted, ": ", *_names(page, runs), style=style)
         return
-    cause = (group.cause, "bold")
+    cause = (group.cause if detail is _Detail.STORIES else f"{group.cause}{_strength(group)}", "bold")
     if group.verdict == "not-judged":
         page.add(verdict, cause, f"  {runs_counted}: ", *_names(page, runs), style=style)
     elif detail is not _Detail.COUNTS:
@@ -118,6 +118,12 @@ def _group(page: Page, group: Group, detail: _Detail) -> None:
         page.add(verdict, cause, words, style=style, lines=2)
     else:
         page.add(verdict, cause, f"{_codes(group)}  {runs_counted}: ", *_names(page, runs), style=style)
+
+
+def _strength(group: Group) -> str:
+    """How sure the cause of a group is, where no run tells it: ", possible cause" if it is no more for one of them."""
+    stories = [run.diagnosis for run in group.runs if run.diagnosis and run.diagnosis.name == group.cause]
+    return next((f", {s} cause" for s in ("possible", "likely") if any(story.strength == s for story in stories)), "")
 
 
 def _members(page: Page, runs: Sequence[RunReport], detail: _Detail) -> None:

@@ -265,9 +265,8 @@ def test_four_hundred_runs_are_groups_with_counts():
     assert len(lines) <= 40
     text = " ".join("\n".join(lines).split())
     for k in range(4):
-        assert (
-            f"cause-{k} (NAN001 nan-onset in train/loss) 50 runs sweep-{k:03d}-llama-7b-rate{k}e-5@{1000 + k}" in text
-        )
+        names = f"sweep-{k:03d}-llama-7b-rate{k}e-5@{1000 + k}"
+        assert f"cause-{k}, likely cause (NAN001 nan-onset in train/loss) 50 runs {names}" in text
     assert text.count("clip at 1") == 4
 
 

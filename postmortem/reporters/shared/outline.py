@@ -392,5 +392,7 @@ def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
 def no_checkpoint(run: RunReport) -> str:
     """The text about checkpoints if none is known to be good."""
     if any(c.step is None and c.finite is None for c in run.checkpoints):
-        return "the checkpoint names do not show which was saved before the fault"
+        return "the checkpoint names do not show which was saved before that step"
+    if run.diagnosis and run.diagnosis.name == "restarted":
+        return "no checkpoint was found from which it went on"
     return "no checkpoint from before the fault was found"
