@@ -45,7 +45,7 @@ _GRAVE = ("error", "warning", "info")
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="Report a run as silent after this time without a write; longer if its earlier pauses were longer.",
+    help="Report a run as silent after this time without a write.",
 )
 @click.option("--command", metavar="CMD", help="Run CMD, without a shell, with what is new as JSON on its stdin.")
 @click.option("--webhook", metavar="URL", help="Send what is new to URL, as JSON by POST.")

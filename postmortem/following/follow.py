@@ -26,18 +26,21 @@ if TYPE_CHECKING:
     from postmortem.runs.claimed import RunFiles
 
 SILENCE = 300.0
-"""Seconds without a write after which a run is told as silent; more where it paused longer before."""
-_PAUSES = 10  # times the longest pause
+"""Seconds without a write after which a run is told as silent."""
+_PAUSE = 1.0  # seconds; shorter pauses are not worth telling
 _MISSED = 2  # looks in a row without a run, after which it is gone: a file may be exchanged for a new one
 
 
 @dataclass(slots=True)
 class _Followed:
-    """One run (several, where programs wrote into one file). grown: when its files last changed."""
+    """One run (several, where programs wrote into one file). grown: when its files last changed; looked: when that was
+    seen to be the last change; pause: the longest time without a write, as far as looks show it, after which it went
+    on."""
 
     state: State
     reports: list[RunReport]
     grown: float
+    looked: float
     pause: float = 0.0
     live: bool = True
     judged: float = 0.0
@@ -47,9 +50,8 @@ class _Followed:
 class Follow:
     """What `watch-logs` and `serve` know of the runs below `roots`.
 
-    silence: seconds without a write, and more than ten times the longest pause that was seen, after which a run whose
-    log names no end counts as silent. also: gets each run that was read, with its report.
-    `look` has to be called again and again.
+    silence: seconds without a write after which a run whose log names no end counts as silent. also: gets each run
+    that was read, with its report. `look` has to be called again and again.
     """
 
     def __init__(
@@ -98,15 +100,16 @@ class Follow:
         changed = run is None or run.state != state
         if run is None:
             grown = self.tree.newest(files)
-            run = self._runs[key] = _Followed(state, [], grown, live=now - grown < self._silence)
+            run = self._runs[key] = _Followed(state, [], grown, now, live=now - grown < self._silence)
         elif changed:
             grown = self.tree.newest(files) or now
-            run.pause = max(run.pause, grown - run.grown) if run.live else run.pause
+            if grown > run.grown:  # between two looks it may have grown many times
+                run.pause = max(run.pause, run.looked - run.grown)
             run.state, run.grown = state, max(run.grown, grown)
-        patience = max(self._silence, _PAUSES * run.pause)
-        was_live, run.live = run.live, now - run.grown < patience
+        run.looked = now
+        was_live, run.live = run.live, now - run.grown < self._silence
         # one that is "running" by the times in its log may have ended by now
-        waits = not run.live and now - run.judged > patience and any(r.ended == "running" for r in run.reports)
+        waits = not run.live and now - run.judged > self._silence and any(r.ended == "running" for r in run.reports)
         if not (changed or was_live != run.live or waits):
             return
         run.reports = [self._judged(r, live=run.live) for r in read(files, self._config.roles, self.tree.roots, shared)]
@@ -140,8 +143,8 @@ class Follow:
             yield of_run(report, "goes-on", f"its log grows again, to {report.unit} {report.last_step}")
             return
         silence = now - run.grown
-        known = f"; the longest pause seen before was {run.pause:.0f} s" if run.pause else ""
-        message = f"nothing was written for {silence / 60:.0f} min{known}: it hangs, waits, or ended without a word"
+        known = f"; the longest pause seen before was {_span(run.pause)}" if run.pause >= _PAUSE else ""
+        message = f"nothing was written for {_span(silence)}{known}: it hangs, waits, or ended without a word"
         yield of_run(report, "silent", message, "warning", seconds=round(silence, 1))
 
     def _gone(self, seen: set[tuple[str, str]]) -> Iterator[News]:
@@ -153,3 +156,8 @@ class Follow:
                 self._told.pop((report.path, report.name), None)
                 yield News(kind="gone", run=report.name, path=report.path, message="its files are gone")
         self._missed = {k: n for k, n in self._missed.items() if k in self._runs and k not in seen}
+
+
+def _span(seconds: float) -> str:
+    """Whole seconds or minutes, never rounded up."""
+    return f"{int(seconds)} s" if seconds < 120 else f"{int(seconds // 60)} min"

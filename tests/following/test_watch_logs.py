@@ -98,6 +98,40 @@ def test_a_run_that_grows_did_not_die(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [n.kind for n in follow.look()] == ["withdrawn", "verdict", "goes-on"]
 
 
+def test_checks_that_are_far_apart_are_no_pauses_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that grew up to each check never paused, however rare the checks are; the silence comes in time."""
+    begun = now = time.time()
+    monkeypatch.setattr("postmortem.following.follow.time", SimpleNamespace(time=lambda: now))
+    follow = Follow([tmp_path], silence=60)
+    for i in range(4):
+        now = begun + 50 * i
+        write(tmp_path / "a/train.log", FINE[: 10 + i])
+        os.utime(tmp_path / "a/train.log", (now, now))
+        assert "silent" not in [n.kind for n in follow.look()]
+    now = begun + 150 + 61.5
+    (silent,) = [n for n in follow.look() if n.kind == "silent"]
+    assert silent.message.startswith("nothing was written for 61 s: it hangs")
+
+
+def test_a_pause_that_the_log_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check in it shows that it was one; it does not make a later silence come later."""
+    begun = now = time.time()
+    monkeypatch.setattr("postmortem.following.follow.time", SimpleNamespace(time=lambda: now))
+    write(tmp_path / "a/train.log", FINE[:10])
+    os.utime(tmp_path / "a/train.log", (begun, begun))
+    follow = Follow([tmp_path], silence=60)
+    for later in (0, 20, 40.5):
+        now = begun + later
+        follow.look()
+    write(tmp_path / "a/train.log", FINE[:11])
+    os.utime(tmp_path / "a/train.log", (begun + 45, begun + 45))
+    now = begun + 50
+    follow.look()
+    now = begun + 106.5
+    (silent,) = [n for n in follow.look() if n.kind == "silent"]
+    assert silent.message.startswith("nothing was written for 61 s; the longest pause seen before was 40 s: it hangs")
+
+
 def test_a_log_that_is_written_anew(tmp_path: Path) -> None:
     """Its steps went back: said, and what is found in the new one is new."""
     write(tmp_path / "a/train.log", FINE + BAD)

@@ -8,7 +8,7 @@ from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._initials import CONSTANT, SPREAD, set_at
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
-from postmortem.silent.weight_facts import Activated, Written
+from postmortem.silent.weight_facts import Activated, Updated, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 _LOOKS = 4
 _DEAD = 0.9
+_ALL = 0.999
+_LAST = 2
+"""Measured steps at the end in which a whole hidden layer is dead: nothing can pass through it, so they may be few."""
 _WIDTH = 8
+_JUMP = 3.0
+"""A change of the norm of a weight beside what the measured updates would add up to in as many steps."""
 
 
 @fault
@@ -26,10 +31,14 @@ class DeadRelu(BaseFault):
     """Most units of a ReLU layer are 0 for every sample, so they pass on neither activations nor gradients.
 
     How it is found: at each measured step, over 90 % of a layer's units (8 or more) are 0 after the ReLU for all
-    samples of the batch, and at the last measured steps these are the same units. If this is so from the first step,
-    the initialisation of the layer is blamed; if it starts later, the optimizer, whose steps were too large.
+    samples of the batch, and at the last measured steps these are the same units. If it starts later, it has to be so
+    in the last half of them; where all units of a hidden layer are 0, in the last two. If this is so from the first
+    step, the initialisation of the layer is blamed. If it starts later, the line is that of the optimizer, as steps
+    that are too large are the usual reason; a jump of the layer's weights that is far above the measured updates is
+    reported as well, because a single step or the program itself may have made it.
 
-    Not blamed: units that are dead in some batches only (sparse features); layers with less than 90 % of dead units.
+    Not blamed: units that are dead in some batches only (sparse features); layers with less than 90 % of dead units; a
+    ReLU of the loss itself (a hinge) that is 0 only in the last measured steps.
 
     What to do: initialise biases to 0 and scale the weights by fan-in; a smaller learning rate; LeakyReLU.
 
@@ -58,7 +67,7 @@ class DeadRelu(BaseFault):
             at or look.optimizers[look.busiest].stack,
             f"{seen[-1].flat:.0%} of the {seen[-1].width} ReLU units after {look.name(parameters[0])} are 0 for every "
             f"sample at step {seen[-1].step} ({seen[0].flat:.0%} at step {seen[0].step}){_since(seen)}; "
-            f"{count(len(dead), 'such layer')} in total",
+            f"{count(len(dead), 'such layer')} in total{_jump(look, parameters, seen)}",
             confirm="print (output == 0).all(0).float().mean() of the ReLU for a large batch",
             dead=seen[-1].flat,
             first=seen[0].flat,
@@ -105,5 +114,32 @@ def _from_start(seen: list[Activated]) -> bool:
 
 
 def _died(seen: list[Activated]) -> bool:
-    """In the last half of the looks, or in all."""
-    return all(s.flat >= _DEAD for s in seen[len(seen) // 2 :]) and seen[-1].still >= _DEAD
+    """In the last half of the looks, or in all; a whole hidden layer in the last ones."""
+    if all(s.flat >= _DEAD for s in seen[len(seen) // 2 :]) and seen[-1].still >= _DEAD:
+        return True
+    last = sorted({s.step for s in seen})[-_LAST:]
+    return len(last) == _LAST and all(s.hidden and s.flat >= _ALL for s in seen if s.step in last)
+
+
+def _jump(look: Look, parameters: tuple[int, ...], seen: list[Activated]) -> str:
+    """That weights of the layer changed by far more than the updates do, when it died."""
+    between = _between(seen)
+    if between is None:
+        return ""
+    alive, _ = between
+    for parameter in map(str, parameters):
+        updates = [u for u in look.of(Updated) if parameter in u.weights]
+        before = next((u for u in reversed(updates) if u.step <= alive), None)
+        after = next((u for u in updates if u.step > alive), None)
+        if before is None or after is None:
+            continue
+        largest = max(u.changes[parameter] for u in updates)
+        change = abs(after.weights[parameter] - before.weights[parameter])
+        if change > _JUMP * largest * (after.step - before.step):
+            return (
+                f"; between steps {before.step} and {after.step} the norm of {look.name(int(parameter))} goes from "
+                f"{before.weights[parameter]:.3g} to {after.weights[parameter]:.3g}, but the largest measured update "
+                f"of an optimizer step is {largest:.2g}: either a single step was far larger, or the program itself "
+                "writes to it"
+            )
+    return ""

@@ -53,6 +53,45 @@ def killed_by_the_first_step() -> str:
     return loop(rate=0.3, scale=" - 20")
 
 
+LATER = """
+    for later in range({steps}):
+        if later == 20:
+            with torch.no_grad():
+                model.{layer}.bias -= 50
+        loss = F.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@blamed(DeadRelu, at="optimizer =")
+def killed_far_into_the_training() -> str:
+    """Alive at most of the measured steps."""
+    return loop() + LATER.format(steps=120, layer="second")
+
+
+@quiet(DeadRelu)
+def a_hinge_that_is_reached() -> str:
+    """Its values are all 0 once the loss is: nothing is left to learn."""
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        y = torch.where(torch.rand(64, 12) > 0.5, 1.0, -1.0)
+        x = torch.cat([y + 0.1 * torch.randn(64, 12), torch.randn(64, 4)], 1)
+        model = nn.Linear(16, 12)
+        optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+        for step in range(200):
+            i = torch.randperm(64)[:32]
+            loss = torch.relu(1 - y[i] * model(x[i])).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """
+
+
 @quiet(DeadRelu)
 def usual_weights() -> str:
     return loop()
