@@ -37,6 +37,7 @@ class LossScaleCollapse:
             return None  # the run failed before
         onsets = [f for f in named(findings, "nan-onset", "inf-onset") if role(view, f) == "loss"]
         broken = [f for f in onsets if (f.step or 0) <= (root.step or 0) + 1 and _for_good(view, f)]
+        forward = [f for f in onsets if f.step == root.step and f not in broken and not f.evidence.get("between")]
         fall = f"{number(root.evidence['before'], 3)} to {number(root.evidence['end'], 3)}"
         return (
             Story(view, root, consequences(findings, root))
@@ -61,7 +62,12 @@ class LossScaleCollapse:
             .replay()
             .diagnosis(
                 "loss-scale-collapse",
-                f"From step {root.step} on the loss scale falls from {fall}: the scaler skips steps with overflow.",
+                f"From step {root.step} on the loss scale falls from {fall}: the scaler skips steps with overflow."
+                + "".join(
+                    f" {f.tag} itself is not finite in that step: the overflow is likely in the forward pass, which no "
+                    "loss scale changes, and the fall of the scale follows from it."
+                    for f in forward[:1]
+                ),
                 "likely",
             )
         )

@@ -30,3 +30,14 @@ def test_infinite_gradients_are_its_consequence(story, course):
         for f in report.findings[1:]
         if f.name in ("inf-onset", "nonfinite-gradient")
     )
+
+
+def test_a_loss_that_overflows_in_the_step_of_the_first_fall_comes_before_the_scale(story, course):
+    """Some batches still pass, so the weights are finite: the forward pass overflows, and no scale changes that."""
+    scale = 65536.0 * 0.5 ** np.maximum(0, T - 199)
+    loss = np.where((T >= 200) & (T % 10 > 0) | (T == 200), np.nan, course()["loss"])
+    told = story(course() | {"loss_scale": scale, "loss": loss}).diagnosis
+    assert told.name == "loss-scale-collapse"
+    assert "likely in the forward pass" in told.summary
+    finite = story(course(grad_norm=from_(200, np.inf)) | {"loss_scale": scale}).diagnosis
+    assert "forward" not in finite.summary
