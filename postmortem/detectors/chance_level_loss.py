@@ -11,10 +11,10 @@ from postmortem.core.distinct import distinct
 from postmortem.core.patterns import later
 from postmortem.core.printable import number
 from postmortem.core.roles import plain_name
-from postmortem.core.stats import centred_median, median, noise, quantile
+from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.chance import lost_to_chance
+from postmortem.detectors.shared.chance import classes_told, guessed, lost_to_chance
 from postmortem.detectors.shared.frozen import digits, flat
 from postmortem.detectors.shared.lr_phase import still_warms_up
 
@@ -37,6 +37,8 @@ _AUC = re.compile(r"\b(?:roc )?auc|\bauroc\b")
 _EXPLAINED = re.compile(r"(?:^|[\W_])explained_?var", re.IGNORECASE)
 _LITTLE = 0.05
 """The most that a value function without use explains of the returns."""
+_FEW = 5
+"""Evaluations at chance that are enough where the number of classes is known."""
 _FALLS = 0.9
 """A loss that ends below this share of its start falls."""
 
@@ -49,7 +51,8 @@ class ChanceLevelLoss(BaseDetector):
     configuration, from what the log prints ("100 classes", "chance=1%") or from an accuracy of 1 / (number of classes);
     scores that are zero from the first evaluation to the last; scores that take only two values, which add up to 1,
     while the loss does not fall; an accuracy at 1/k in the whole run, with a loss at ln(k) or somewhat above; a
-    validation accuracy at chance, with a validation loss far above ln(k), while the training loss falls; a score of
+    validation accuracy at 1/k in all evaluations, with a validation loss at ln(k), or far above it while the training
+    loss falls; a score of
     overlap (Dice, IoU) that stays poor in all evaluations while the training loss falls; a poor validation accuracy
     that does not change while the training loss falls; in reinforcement learning, an explained variance near zero from
     the first update to the last, with a reward that does not rise; a loss at ln(k) and an accuracy at 1/k to the end of
@@ -106,6 +109,7 @@ class ChanceLevelLoss(BaseDetector):
         learns = not still_warms_up(view)
         found = (self._guesses(losses[0], known) if losses and learns else None) or self._lost(view)
         found = found or (self._never_learns(view, scores) if learns else None)
+        found = found or (self._held_out_at_chance(view, scores, losses) if learns else None)
         found = found or self._scores_nothing(scores, losses) or self._one_answer(scores, losses)
         found = found or self._hardly_overlaps(scores, losses) or self._same_score(scores, losses)
         if found := found or self._guesses_held_out(view, losses, scores):
@@ -141,7 +145,7 @@ class ChanceLevelLoss(BaseDetector):
 
     def _lost(self, view: View) -> Finding | None:
         """A training that had learned, and ends at chance by its loss and its accuracy."""
-        lost, told = lost_to_chance(view), [k for k, _ in _told(view)]
+        lost, told = lost_to_chance(view), [k for k, _ in classes_told(view)]
         if lost is None or (told and lost.classes not in told):
             return None
         loss, k, rest = lost.loss, lost.classes, lost.loss.value[lost.at :]
@@ -161,33 +165,47 @@ class ChanceLevelLoss(BaseDetector):
 
         A rate that is too high, or labels that fit nothing, keep the loss some per cent above ln(k).
         """
-        told = [k for k, _ in _told(view)]
+        told = [k for k, _ in classes_told(view)]
         for loss in (s.finite for s in view.of("loss")):
             for score in scores:
                 if min(len(loss), len(score)) < self.options.evaluations:
                     continue
-                level = np.array([median(part) for part in np.array_split(loss.value, 3)])
                 least = 2 if _AUC.search(plain_name(score.tag)) else 3
-                for k in dict.fromkeys(round(math.exp(min(level.min() / over, 5.0))) for over in (1.0, 1.05, 1.1)):
-                    ratio, agree = level / math.log(max(k, 2)), not told or k in told
-                    if not (least <= k <= 100 and agree and ratio.min() > 0.985 and ratio.max() < 1.15):
-                        continue
-                    if any(_at_chance(score.value / whole, k) for whole in (1.0, 100.0)):
-                        return self._no_better(loss, score, k, known=k in told)
+                if k := guessed(loss, score, told, least=least):
+                    return self._no_better(loss, score, k, known=k in told)
         return None
 
-    def _no_better(self, loss: Series, score: Series, k: int, *, known: bool) -> Finding:
+    def _held_out_at_chance(self, view: View, scores: list[Series], losses: list[Series]) -> Finding | None:
+        """A validation accuracy at 1/k and a validation loss at ln(k) in all evaluations, whatever the training loss
+        does: it falls a little where labels that fit nothing are memorised.
+
+        A number of classes that is known needs fewer evaluations, and no agreement to the last per cent.
+        """
+        known = [k for k, _ in classes_told(view)] or [int(n) for _, n in view.settings(*_CLASSES) if n >= 2]
+        for loss in (s.finite for s in view.of("val_loss")):
+            for score in (s for s in scores if s.role == "val_accuracy"):
+                if min(len(loss), len(score)) < (_FEW if known else self.options.evaluations):
+                    continue
+                if k := guessed(loss, score, known, least=2 if known else 3, above=1.5 if known else 1.15):
+                    return self._no_better(loss, score, k, known=k in known, train=next(iter(losses), None))
+        return None
+
+    def _no_better(self, loss: Series, score: Series, k: int, *, known: bool, train: Series | None = None) -> Finding:
         level, scored = median(loss.value), median(score.value)
         chance = f"which is chance among {k} classes" if known else f"about chance if there are {k} classes"
         if _AUC.search(plain_name(score.tag)):
             chance = "as for a model without information"
+        result = "nothing is learned" if loss.role != "val_loss" else "nothing that is learned carries over"
+        if train is not None and (fall := median(train.value[:5]) - median(train.value[-5:])) > noise(train.value):
+            result += f", though {train.tag} falls by {number(fall, 2)}"
         return self.found(
             loss,
             0,
             f"{score.tag} stays at {number(scored)}, {chance}, and {loss.tag} at "
-            f"{number(level)}, not below ln({k}) = {number(math.log(k))}, in the whole run: nothing is learned",
+            f"{number(level)}, not below ln({k}) = {number(math.log(k))}, in the whole run: {result}",
             end=len(loss) - 1,
-            evidence={"level": level, "score": scored, "classes": k, "ln_classes": math.log(k)},
+            evidence={"level": level, "score": scored, "classes": k, "ln_classes": math.log(k)}
+            | {"rows": len(loss), "points": len(loss)},
         )
 
     def _scores_nothing(self, scores: list[Series], losses: list[Series]) -> Finding | None:
@@ -328,7 +346,7 @@ class ChanceLevelLoss(BaseDetector):
             return None
         level = median(score.value) / (100 if score.value.max() > 1 else 1)  # 0.9 may be per cent
         k = round(1 / level) if level > 1e-3 else 0
-        told = _told(view)
+        told = classes_told(view)
         if not (2 <= k <= 1000 and abs(level * k - 1) < 0.1 and flat(score.value)):
             return None
         if told and not any(abs(level * n - 1) < 0.1 for n, _ in told):
@@ -351,7 +369,7 @@ class ChanceLevelLoss(BaseDetector):
     @staticmethod
     def _classes(view: View, scores: list[Series], loss: Series) -> list[tuple[int, str]]:
         found = [(int(n), f"{key} in the configuration") for key, n in view.settings(*_CLASSES) if 2 <= n < 1e7]
-        if told := _told(view):
+        if told := classes_told(view):
             return found + told
         guess = math.exp(min(median(loss.value[len(loss) // 2 :]), 16.0))
         for score in scores:
@@ -369,23 +387,3 @@ def _rises(score: NDArray[np.float64]) -> bool:
     third = max(1, len(score) // 3)
     level = [median(part) for part in (score[:third], score[third:-third], score[-third:])]
     return level[2] > 1.3 * max(level[:2]) + 0.02
-
-
-def _at_chance(score: NDArray[np.float64], k: int) -> bool:
-    """Whether an accuracy as a fraction float64[n] is 1/k in every third, and no point is far from it."""
-    parts = np.array([median(part) for part in np.array_split(score, 3)]) * k
-    return bool(parts.min() > 0.8 and parts.max() < 1.25 and quantile(score, 0.9) * k < 1.4)
-
-
-def _told(view: View) -> list[tuple[int, str]]:
-    """The number of classes as the log prints it, and where: no other number is then to be guessed from the values."""
-    found: list[tuple[int, str]] = []
-    for event in (e for e in view.events if e.kind == "classes-told"):
-        where = f"line {event.line} of {event.file.rsplit('/', 1)[-1]}"
-        classes, chance = event.fields.get("classes"), event.fields.get("chance")
-        if isinstance(classes, int) and classes >= 2:
-            found.append((classes, where))
-        elif isinstance(chance, float) and chance > 0:
-            k = round(1 / (chance / 100 if event.fields.get("percent") or chance >= 1 else chance))
-            found += [(k, f"chance in {where}")] if k >= 2 else []
-    return found

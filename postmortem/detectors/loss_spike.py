@@ -152,8 +152,9 @@ class LossSpike(BaseDetector):
                     or _often_zero(res.series, spike)
                     or (small and _first_after_evaluation(view, res.series, spike))
                 )
-                last = max(int(s.step[-1]) for s in view.series if (s.tag, s.rank) == (series.tag, series.rank))
-                jump = self._spike(res, spike, None if high else change, None if high else period, mild, last)
+                logged = [s for s in view.series if (s.tag, s.rank) == (series.tag, series.rank)]
+                raw = max(logged, key=lambda s: int(s.step[-1]))
+                jump = self._spike(res, spike, None if high else change, None if high else period, mild, raw)
                 yield _with_more(jump, res.series, more) if more else jump
 
     def _returning(self, res: Residuals, found: list[Excursion], start: int) -> list[Excursion]:
@@ -162,7 +163,7 @@ class LossSpike(BaseDetector):
         return every if all(far_above_start(res.series, float(res.series.value[e.peak])) for e in every) else []
 
     def _spike(
-        self, res: Residuals, spike: Excursion, change: Change | None, period: int | None, harmless: bool, last: int
+        self, res: Residuals, spike: Excursion, change: Change | None, period: int | None, harmless: bool, raw: Series
     ) -> Finding:
         series = res.series
         value, step, peak = series.value, series.step, series.value[spike.peak]
@@ -183,7 +184,7 @@ class LossSpike(BaseDetector):
         if late is not None:
             how = f"and is back at its level only at step {step[spike.last + 1 + late]}"
         if at_end:
-            how = "at the end of the log" if last == step[-1] else f"and is non-finite after step {step[-1]}"
+            how = "at the end of the log" if raw.step[-1] == step[-1] else f"and is non-finite after step {step[-1]}"
         if recovered:
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         top = spike.first + int(np.argmax(value[spike.first : spike.last + 1 if recovered else None]))
@@ -201,9 +202,7 @@ class LossSpike(BaseDetector):
         return self.found(
             series,
             spike.first,
-            f"{series.tag} jumps from {number(value[spike.first - 1])} at step {step[spike.first - 1]} to "
-            f"{number(value[spike.first])} at step {step[spike.first]}"
-            f"{at_peak}, {number(spike.z)} times its noise, {how}{reason}",
+            f"{_jumps(raw, series, spike.first)}{at_peak}, {number(spike.z)} times its noise, {how}{reason}",
             severity="info" if reason or (recovered and harmless) else "warning" if mild else "error",
             end=spike.last,
             evidence={
@@ -248,6 +247,14 @@ class LossSpike(BaseDetector):
             return False
         lowest = row_medians(np.lib.stride_tricks.sliding_window_view(after, 10)).min()
         return bool(lowest > 2 * before)
+
+
+def _jumps(raw: Series, series: Series, at: int) -> str:
+    """The jump at finite point `at` in words, and whether points of `raw` before it are not finite."""
+    value, step = series.value, series.step
+    went = f"jumps from {number(value[at - 1])} at step {step[at - 1]} to {number(value[at])} at step {step[at]}"
+    gap = raw.value[(raw.step > step[at - 1]) & (raw.step < step[at])]
+    return f"{series.tag} {went}" + ("" if np.isfinite(gap).all() else ", over non-finite values in between")
 
 
 def _with_more(jump: Finding, series: Series, every: list[Excursion]) -> Finding:

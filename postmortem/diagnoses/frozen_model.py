@@ -59,6 +59,7 @@ class FrozenModel:
             )
             disprove = "the loss is already as low as the data allow"
             advice = [
+                *["view inputs together with their labels: they may not belong to one another"] * guesses,
                 "compare the weights of two checkpoints: if equal, no update reaches them; "
                 "if not, the updates do not help",
                 "count the parameters that require gradients and are in the optimizer",

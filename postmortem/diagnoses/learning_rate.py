@@ -49,6 +49,9 @@ class LearningRateTooHigh:
             return None  # a spike that recovered while the rate rose slowly is more likely caused by the batch
         jump = _jump_before(findings, root)
         rise = f"{'jumped' if rate.jump > 1.8 else 'was rising'} from {number(rate.before, 3)} to {number(rate.at, 3)}"
+        when = f"when the training became unstable at step {root.step}"
+        if rate.calm is None and root.name == "divergence":
+            when = f"up to step {root.step}, and the log shows no rate before at which the loss fell"
         others = [root, *consequences(findings, root)] if jump is not None else consequences(findings, root)
         onset = root.step or 0
         spikes = [f for f in findings if f.name == "gradient-spike" and f.step is not None]
@@ -69,7 +72,7 @@ class LearningRateTooHigh:
             .replay(step=root.step)
             .diagnosis(
                 "learning-rate-too-high",
-                f"The learning rate {rise} when the training became unstable at step {root.step}: {root.message}.",
+                f"The learning rate {rise} {when}: {root.message}.",
                 "possible" if sudden and jump is None else "likely",
             )
         )

@@ -26,6 +26,36 @@ def a_loss_that_leaves_that_level(base):
     return {"loss": (0.3 + (np.log(10) - 0.3) * np.exp(-np.arange(N) / 100)) * noise(0.01)}
 
 
+EVALUATIONS = np.arange(29, N, 30)
+"""A training loss that falls a little: it memorises single samples."""
+CREEPS = np.linspace(1.63, 1.55, N) * noise(0.02)
+
+
+def evaluated(loss, score):
+    n = len(EVALUATIONS)
+    return {"loss": CREEPS, "val_loss": (EVALUATIONS, loss * noise(0.006, n)), "val_acc": (EVALUATIONS, score)}
+
+
+@fires(ChanceLevelLoss, step=29, config={"num_classes": 5})
+def labels_that_fit_nothing(base):
+    return evaluated(np.full(13, 1.63), 0.2 * noise(0.12, 13, seed=2))
+
+
+@fires(ChanceLevelLoss, step=29)
+def labels_that_fit_nothing_with_a_number_of_classes_that_nobody_told(base):
+    return evaluated(np.full(13, 1.63), 0.2 * noise(0.12, 13, seed=2))
+
+
+@quiet(ChanceLevelLoss, config={"num_classes": 5})
+def evaluations_that_leave_chance_late(base):
+    return evaluated(np.linspace(1.63, 1.52, 13), np.linspace(0.2, 0.31, 13))
+
+
+@quiet(ChanceLevelLoss, config={"num_classes": 10})
+def an_accuracy_above_chance_with_a_loss_that_happens_to_be_at_it(base):
+    return evaluated(np.full(13, np.log(10)), 0.25 * noise(0.05, 13, seed=2))
+
+
 LEARNS = np.interp(np.arange(N), [0, 300], [np.log(10), 0.1])
 SCORES = np.interp(np.arange(N), [0, 300], [0.1, 0.97])
 DEAD = np.arange(N) >= 320

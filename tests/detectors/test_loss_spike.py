@@ -267,3 +267,12 @@ def test_the_printed_digits_are_counted_once_for_each_loss(monkeypatch, view_of)
     loss[50::50] *= 5.0
     list(LossSpike().detect(view_of({"loss": loss})))
     assert asked == [3000]
+
+
+def test_a_jump_over_a_non_finite_point_says_so(view_of):
+    """The rows of a jump are not neighbours if NaN lies between them."""
+    loss = noise(0.02, 200)
+    loss[100], loss[101:] = np.nan, 8.0
+    (found,) = LossSpike().detect(view_of({"loss": loss}))
+    assert found.step == 101
+    assert "at step 101, over non-finite values in between, " in found.message

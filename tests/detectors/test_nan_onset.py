@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import postmortem
+from postmortem.detectors.divergence import Divergence
+from postmortem.detectors.loss_spike import LossSpike
 from postmortem.detectors.nan_onset import NanOnset
 from tests.detectors.cases import fires, put, quiet, spoiled
 
@@ -128,3 +130,20 @@ def test_a_loss_that_was_nan_in_an_earlier_attempt_is_info(tmp_path):
     (tmp_path / "train.log").write_text("".join(first + [row(i, 2 - i / 100) for i in range(0, 100, 2)]))
     [run] = postmortem.scan(tmp_path).runs
     assert [(f.severity, f.step) for f in run.findings if f.name == "nan-onset"] == [("info", 40)]
+
+
+@pytest.mark.parametrize(
+    ("last", "says"), [(np.nan, "from step 191 to the end none is finite"), (1.0, "from step 199 to the end it is")]
+)
+def test_finite_batches_among_nan_are_no_recovery(last, says, view_of):
+    """In fp16 a few small batches do not overflow. What follows is told by how the log ends."""
+    loss = 1 / np.arange(10, 210)
+    loss[100:] = np.nan
+    loss[110:195:10], loss[-1] = 3.0, last
+    view = view_of({"loss": loss})
+    (found,) = NanOnset().detect(view)
+    assert found.step == 100
+    assert says in found.message
+    assert found.evidence["finite_after"] == np.isfinite(last)
+    # these points are no level of a loss from which something could jump or climb
+    assert not [*LossSpike().detect(view), *Divergence().detect(view)]

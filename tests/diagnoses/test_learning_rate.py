@@ -35,6 +35,26 @@ def test_rate_advice_names_the_values_seen(story, course):
     assert "stable at" in advice
 
 
+def test_no_rate_is_called_stable_at_which_the_loss_never_fell(story):
+    """In a warm-up in which the loss rises from its first row on, the rate of the row before was no better."""
+    rate = np.concatenate([np.linspace(0.1, 3.0, 20), np.full(60, 3.0)])
+    loss = 3.6 * np.exp(np.minimum(np.arange(80) / 3, 5.0))
+    told = story({"loss": loss, "lr": rate}).diagnosis
+    assert told.name == "learning-rate-too-high"
+    assert "no rate before at which the loss fell" in told.summary
+    assert "stable at" not in (advice := next(line for line in told.next if line.startswith("lr: ")))
+    assert "a good one may be far lower" in advice
+
+
+def test_the_stable_rate_is_one_at_which_the_loss_still_fell(story):
+    """The loss falls up to a rate of 0.1 and rises slowly from there on, long before it fails."""
+    step = np.arange(300)
+    loss = np.interp(step, [0, 100, 200, 220, 299], [5.0, 1.0, 1.6, 60.0, 80.0]) * (1 + 0.01 * np.sin(step))
+    told = story({"loss": loss, "lr": step / 1000}).diagnosis
+    advice = next(line for line in told.next if line.startswith("lr: "))
+    assert 0.09 <= float(re.search(r"stable at ([\d.]+),", advice)[1]) <= 0.11
+
+
 def test_a_jump_of_the_rate_right_before_is_the_root(story, course):
     """The rate jumps, a few steps later the loss fails: the jump is the root, the failure its consequence."""
     report = story(course(lr=from_(195, 1e-2), loss=grow(197, 5)))

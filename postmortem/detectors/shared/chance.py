@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from postmortem.core.stats import centred_median, median
+from postmortem.core.stats import centred_median, median, quantile
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
@@ -77,3 +79,39 @@ def _lost(loss: Series, score: Series) -> Lost | None:
     if not guesses or not len(before) or since.max() > 1.5 or before.max() < 1 + 2 * _NEAR_SCORE:
         return None
     return Lost(loss, score, k, int(np.argmin(smooth)), at)
+
+
+def guessed(loss: Series, score: Series, known: list[int], *, least: int, above: float = 1.15) -> int:
+    """The number of classes k if an accuracy is 1/k and a loss ln(k) in every third of the run; 0 if they are not.
+
+    The loss may be up to `above` times ln(k). Where no number is known, each gives the k of the other.
+    """
+    level = np.array([median(part) for part in np.array_split(loss.value, 3)])
+    estimates = [round(math.exp(min(level.min() / over, 5.0))) for over in (1.0, 1.05, 1.1)]
+    for k in dict.fromkeys(known or estimates):
+        ratio = level / math.log(max(k, 2))
+        if not (least <= k <= 100 and ratio.min() > 0.985 and ratio.max() < above):
+            continue
+        if any(_at_chance(score.value / whole, k) for whole in (1.0, 100.0)):
+            return k
+    return 0
+
+
+def _at_chance(score: NDArray[np.float64], k: int) -> bool:
+    """Whether an accuracy as a fraction float64[n] is 1/k in every third, and no point is far from it."""
+    parts = np.array([median(part) for part in np.array_split(score, 3)]) * k
+    return bool(parts.min() > 0.8 and parts.max() < 1.25 and quantile(score, 0.9) * k < 1.4)
+
+
+def classes_told(view: View) -> list[tuple[int, str]]:
+    """The number of classes as the log prints it, and where: no other number is then to be guessed from the values."""
+    found: list[tuple[int, str]] = []
+    for event in (e for e in view.events if e.kind == "classes-told"):
+        where = f"line {event.line} of {event.file.rsplit('/', 1)[-1]}"
+        classes, chance = event.fields.get("classes"), event.fields.get("chance")
+        if isinstance(classes, int) and classes >= 2:
+            found.append((classes, where))
+        elif isinstance(chance, float) and chance > 0:
+            k = round(1 / (chance / 100 if event.fields.get("percent") or chance >= 1 else chance))
+            found += [(k, f"chance in {where}")] if k >= 2 else []
+    return found

@@ -10,6 +10,7 @@ import numpy as np
 from postmortem.core.patterns import later
 from postmortem.core.roles import is_total
 from postmortem.core.stats import median
+from postmortem.detectors.shared.nonfinite import before_break
 
 if TYPE_CHECKING:
     from postmortem.core.series import Series
@@ -24,9 +25,9 @@ def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:
 
 
 def totals(view: View, role: str, points: int) -> list[Series]:
-    """The finite series of a role with enough points. If one tag is clearly the total, its parts are left out:
-    a regularisation term may rise by design."""
-    found = [s for s in (raw.finite for raw in view.of(role)) if len(s) >= points]
+    """The finite series of a role with enough points, up to where they broke. If one tag is clearly the total, its
+    parts are left out: a regularisation term may rise by design."""
+    found = [s for s in (before_break(raw).finite for raw in view.of(role)) if len(s) >= points]
     return [s for s in found if is_total(s.tag)] or found
 
 

@@ -26,6 +26,8 @@ _APART = 10
 """Finite points per non-finite one after which a series had recovered."""
 _LONGEST, _OPEN, _WORKS, _FEW = 20, 3, 0.2, 0.05
 """Limits of skipped steps: in a row, in a row at the end of a log, and as a share of all steps; a share that is few."""
+_LEVEL = 25
+"""Finite points in a row that show a level."""
 _AGAIN, _RARE = 2, 0.1
 """Finite evaluations after the last non-finite one, and the share of such ones, that make them an episode."""
 GRADIENTS = ("grad_norm", "layer_grad_norm")
@@ -49,6 +51,8 @@ class Onset:
     recovered: bool
     severity: Severity
     earlier: tuple[int, ...] = ()
+    until: int | None = None
+    """The point before which an episode ends: from there on the series is non-finite for another reason, or again."""
 
 
 def onsets(view: View, kind: str) -> list[Onset]:
@@ -72,7 +76,7 @@ def _episode(onset: Onset) -> Onset:
     at = int(np.searchsorted(series.step, onset.earlier[0]))
     finite = np.flatnonzero(np.isfinite(series.value[:at]))
     before = int(finite[-1]) if len(finite) else None
-    return Onset(series, at, before, len(onset.earlier), True, "info")
+    return Onset(series, at, before, len(onset.earlier), True, "info", until=onset.at)
 
 
 def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
@@ -192,15 +196,36 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
             text += f" and {number(series.value[at - 1])} at step {series.step[at - 1]}"
     if "between" in evidence:
         text += f" (onset between {evidence['between'][0]} and {evidence['between'][1]})"
-    evidence["finite_after"] = onset.recovered
+    evidence["finite_after"] = onset.recovered and bool(np.isfinite(series.value[: onset.until][-1]))
     if onset.recovered:
-        text += f"; {onset.count} of {len(series)} points are {what}, then it recovers"
+        text += f"; {onset.count} of {len(series)} points are {what}, {_what_follows(onset)}"
     elif at < len(series) - 1:
         text += " and stays non-finite"
     if onset.earlier:
         evidence["earlier_steps"] = list(onset.earlier[:10])
         text += f"; it was {what} {len(onset.earlier)} times before, first at step {onset.earlier[0]}, and recovered"
     return text, evidence
+
+
+def _what_follows(onset: Onset) -> str:
+    """What the log shows after non-finite points between finite ones: how the series ends."""
+    finite, step = np.isfinite(onset.series.value[: onset.until]), onset.series.step
+    rest = int(np.flatnonzero(finite)[-1]) + 1
+    if rest < len(finite) and onset.until is None:
+        return f"and from step {step[rest]} to the end none is finite"
+    since = int(np.flatnonzero(~finite[:rest])[-1]) + 1
+    return f"and from step {step[since]} {'to the end' if onset.until is None else 'on'} it is finite again"
+
+
+def before_break(series: Series) -> Series:
+    """The series up to where it broke: finite points that lie among more non-finite ones, up to the end of the log, are
+    single batches that did not fail, and show no level. `_LEVEL` finite points in a row do."""
+    bad = ~np.isfinite(series.value)
+    levels = [last for first, last in groups(~bad) if last - first + 1 >= _LEVEL] if bad.any() else []
+    after = bad[levels[-1] + 1 :] if levels else bad[:0]
+    if 2 * int(after.sum()) <= len(after):
+        return series
+    return series.take(slice(levels[-1] + 1))
 
 
 def between(series: Series, before: int, at: int) -> dict[str, list[int]]:

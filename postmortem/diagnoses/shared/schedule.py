@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import quantile
+from postmortem.core.stats import centred_median, noise, quantile
 from postmortem.diagnoses.shared.last_good import stable
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 _NAMES = ("lr", "learning_rate", "max_lr", "peak_lr", "base_lr")
+_ROWS_OF_NOISE = 8
+"""Rows of a loss above which its noise is known."""
 _BEGINNING = 100
 """Logged rows within which a training that fails may lack a warm-up."""
 
@@ -37,6 +39,8 @@ class Rate:
     before: float
     jump: float
     """The largest ratio of neighbouring rows in the tenth of the run before the step."""
+    calm: float | None
+    """The highest rate, up to `before`, at which the loss was at its lowest so far; None if no such rate is known."""
 
     @property
     def rising(self) -> bool:
@@ -59,7 +63,22 @@ def rate_at(view: View, step: int | None) -> Rate | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = recent[1:] / recent[:-1]
     jump = float(np.nanmax(ratio, initial=0.0, where=np.isfinite(ratio)))
-    return Rate(series.tag, float(recent.max()), float(recent[0]), jump)
+    before = float(recent[0])
+    return Rate(series.tag, float(recent.max()), before, jump, _calm(view, series, step, before))
+
+
+def _calm(view: View, rates: Series, onset: int, most: float) -> float | None:
+    """The highest rate up to `most` in the rows before `onset` in which the loss had fallen, and not risen again."""
+    loss = view.main("loss", "val_loss")
+    known = loss.take(loss.step < onset).finite if loss is not None else None
+    if known is None or len(known) < 2:
+        return None
+    level = centred_median(known.value, 5)
+    allowed = noise(known.value) if len(known) > _ROWS_OF_NOISE else 0.0
+    fell = (level < level[0]) & (level <= np.minimum.accumulate(level) + allowed)
+    at = np.searchsorted(rates.step, known.step[fell], side="right") - 1
+    found = rates.value[at[at >= 0]]
+    return float(found[found <= most].max()) if (found <= most).any() else None
 
 
 def known_rate(view: View, step: int | None) -> str | None:
@@ -80,7 +99,12 @@ def lower_rate(view: View, rate: Rate | None) -> str:
         name = known[0]
     low, why = high / 3, "a third of its value at the onset"
     if rate is not None and rate.rising:
-        low, why = min(low, rate.before), f"stable at {number(rate.before, 3)}, unstable at {number(rate.at, 3)}"
+        low, why = (
+            min(low, rate.before),
+            f"{why}; the log shows no rate at which the loss fell: a good one may be far lower",
+        )
+        if rate.calm is not None:
+            low, why = min(low, rate.calm), f"stable at {number(rate.calm, 3)}, unstable at {number(rate.at, 3)}"
     return f"{name}: {number(high, 3)} → {number(float(f'{low:.0e}'), 3)} ({why})"
 
 
