@@ -50,8 +50,8 @@ def check(
 
     tries: for faults that a change of torch's behaviour would cure, the command runs again with that change, each time
     as long as before and all together for at most `seconds`, its starts included. Some of its first steps run again as
-    well, to see whether two runs agree and whether one batch can be overfitted, for as long at most. begins: called with
-    what each run of the command is for.
+    well, to see whether two runs agree and whether one batch can be overfitted, for as long at most. begins: called
+    with what each run of the command is for.
 
     Raises ReplayError where it cannot be started, or where no training was seen.
     """
