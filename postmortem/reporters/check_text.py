@@ -31,7 +31,8 @@ def _lines(result: CheckResult, width: int, *, verbose: bool, ran: bool) -> Iter
         yield from textwrap.wrap(_nonfinite(result.nonfinite), width)
     what = count(found, "fault") if found else "no other fault" if result.nonfinite is not None else "no fault"
     if result.too_few and not found:
-        yield from textwrap.wrap(f"not judged: only {steps} seen, and at least {ENOUGH} are needed", width)
+        verb = "was" if result.steps == 1 else "were"
+        yield from textwrap.wrap(f"not judged: only {steps} {verb} seen, and at least {ENOUGH} are needed", width)
     else:
         yield f"{what} found in {steps}" if result.steps else "no step of an optimizer was seen"
     for fault in result.faults:
