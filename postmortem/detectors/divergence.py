@@ -154,12 +154,14 @@ class Divergence(BaseDetector):
         low = around + _nearest(x[around : max(best, at - 1) + 1], level)
         last = max(3, n // 12)
         high = n - last + _nearest(x[-last:], end)
+        rose = f"{number(series.value[high])} at step {series.step[high]}"
+        if x[at] > level + 0.9 * rise:
+            rose = f"{number(series.value[at])} in one row"
         mirrored = None if change else _mirrored(view, series)
         return self.found(
             series,
             at,
-            f"{series.tag} rises from its level of {number(series.value[low])} at step {series.step[low]} to "
-            f"{number(series.value[high])} at step {series.step[high]}, "
+            f"{series.tag} rises from its level of {number(series.value[low])} at step {series.step[low]} to {rose}, "
             f"from step {series.step[at]} on, and does not recover"
             + (f", as {change}" if change else "")
             + (

@@ -38,6 +38,9 @@ _CHEAP, _BRIEF = 0.15, 5
 """The share of what was learned that a spike may give back, and the rows it may take, to be no more than a remark."""
 _ZEROS = 0.1
 """The share of exact zeros from which on a loss has no noise that a jump can be measured by."""
+_AROUND, _SAME_WAY, _FAR_ABOVE = 6, 0.7, 3.0
+"""Rows beside a jump whose steps it is to be larger than; the share of them that go the same way as the one before in a
+smooth curve, where noise has a third; the ratio to the usual one of them from which on a step is a jump."""
 _STAYS = 8
 """Ratio to the previous level, and points above half of what was learned, of a jump that gives it back."""
 
@@ -56,9 +59,9 @@ class LossSpike(BaseDetector):
     times the previous level, and is at least `gap` times as high (in log) as the run's next independent excursion: with
     heavy-tailed noise only the gap distinguishes a spike. Without one, a jump that gives back half of what was learned,
     for 8 points at least, is enough; so is one after which the loss stays there to the end of the log, however noisy it
-    was. A loss that is zero but for its last printed digit does not jump. If more than six jumps to a hundredfold stand
-    out and return at once, the first is reported with the number of the others. The first part of the run (`guard`) is
-    ignored.
+    was. A loss that is zero but for its last printed digit does not jump, nor one that goes up in a smooth curve. If
+    more than six jumps to a hundredfold stand out and return at once, the first is reported with the number of the
+    others. The first part of the run (`guard`) is ignored.
 
     Typical causes: a corrupt or unusual batch, a learning rate close to the stability limit, a second moment of Adam
     that adapts too slowly (beta2 too high), no gradient clipping, wrong labels in one shard.
@@ -140,7 +143,8 @@ class LossSpike(BaseDetector):
             standing.append(lost)
         period = period_of(res.series, [spike.first for spike in standing])
         for spike in sorted(standing, key=lambda e: e.first):
-            if not warm_restart(view, int(res.series.step[spike.first])) and not _climbs(res, spike):
+            at = int(res.series.step[spike.first])
+            if not (warm_restart(view, at) or _climbs(res, spike) or _smooth_hill(res, spike)):
                 change = change_at(view, res.series, int(res.series.step[spike.first]))
                 change = change or (self._slow_change(view, res, spike) if res.log else None)
                 high = far_above_start(res.series, float(res.series.value[spike.peak]))
@@ -364,3 +368,15 @@ def _climbs(res: Residuals, spike: Excursion) -> bool:
     after = np.log(res.series.value[spike.last + 1 :])
     base = float(res.base[spike.first])
     return len(after) >= 15 and median(after) - base > 2 * spike.rise
+
+
+def _smooth_hill(res: Residuals, spike: Excursion) -> bool:
+    """Whether the loss goes up smoothly, as that of a generator does: no step is far above its neighbours, and most go
+    the same way as the one before. The noise of such a curve is next to nothing, and any hill many times as high."""
+    value = np.log(res.series.value) if res.log else res.series.value
+    around = value[max(0, spike.first - _AROUND) : min(spike.peak, spike.first + _AROUND) + _AROUND + 1]
+    step = np.diff(around)
+    if len(step) < _AROUND or not np.mean(step[1:] * step[:-1] > 0) >= _SAME_WAY:
+        return False
+    size = np.abs(step)
+    return bool(size.max() <= _FAR_ABOVE * median(size))

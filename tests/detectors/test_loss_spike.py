@@ -276,3 +276,15 @@ def test_a_jump_over_a_non_finite_point_says_so(view_of):
     (found,) = LossSpike().detect(view_of({"loss": loss}))
     assert found.step == 101
     assert "at step 101, over non-finite values in between, " in found.message
+
+
+@pytest.mark.parametrize(("jump", "steps"), [(1.0, []), (3.0, [24])])
+def test_a_smooth_hill_of_a_generator_is_no_jump(jump, steps, view_of):
+    """Where the two losses of a GAN find their balance, one goes up and down in a smooth curve without noise, so that
+    any hill is many times the noise. A jump is a step that is larger than the ones beside it."""
+    t = np.arange(80)
+    generator = 0.7 - 0.1 * np.exp(-(((t - 15) / 4) ** 2)) + 0.25 * np.exp(-(((t - 25) / 4) ** 2))
+    generator *= 1 + 0.004 * np.sin(7.3 * t)
+    generator[24:28] *= jump
+    tags = {"Loss_D": 1.38 * noise(0.01, 80), "Loss_G": generator}
+    assert [f.step for f in LossSpike().detect(view_of(tags))] == steps

@@ -33,7 +33,7 @@ def stable(series: Series) -> NDArray[np.bool_]:
         off = x - base
         scale = SIGMA * trailing_median(np.abs(off))
         quiet = (off <= 5 * scale) | (off <= np.abs(base))
-        if np.mean(x == 0) > _ZEROS:
+        if len(x) and np.mean(x == 0) > _ZEROS:
             odd = np.flatnonzero(~quiet)
             quiet[odd] = [x[i] <= 2 * x[max(0, i - _WINDOW) : i].max(initial=0.0) for i in odd.tolist()]
     found = np.zeros(len(series), bool)

@@ -101,7 +101,7 @@ def lower_rate(view: View, rate: Rate | None) -> str:
     if rate is not None and rate.rising:
         low, why = (
             min(low, rate.before),
-            f"{why}; the log shows no rate at which the loss fell: a good one may be far lower",
+            f"{why}; no rate is known at which the loss fell",
         )
         if rate.calm is not None:
             low, why = min(low, rate.calm), f"stable at {number(rate.calm, 3)}, unstable at {number(rate.at, 3)}"
