@@ -36,6 +36,8 @@ _ROUNDED = 10
 """Units of the last printed digit between which rounding makes any ratio: 0.0000 to 0.0006 is no jump."""
 _CHEAP, _BRIEF = 0.15, 5
 """The share of what was learned that a spike may give back, and the rows it may take, to be no more than a remark."""
+_BEGINNING = 0.1
+"""The share of the run in which a spike that stays below the first losses and is soon over is a remark."""
 _ZEROS = 0.1
 """The share of exact zeros from which on a loss has no noise that a jump can be measured by."""
 _AROUND, _SAME_WAY, _FAR_ABOVE = 6, 0.7, 3.0
@@ -71,7 +73,8 @@ class LossSpike(BaseDetector):
 
     Severity: info for a spike that recovers, if it is one of a validation loss, or did not cost any reward, or its peak
     is a few hundredths of the first level of the loss (a loss near zero scatters by ratio), or it gives back less than
-    15 % of what had been learned and is over in a few rows, or it is small (`large`)
+    15 % of what had been learned and is over in a few rows, or it is over in a few rows of the first tenth of the run
+    and stays below the first losses, or it is small (`large`)
     and in the first row after an evaluation, where a printed mean often starts again, or more than a tenth of the
     losses before it are exactly 0, as of a triplet or hinge loss. Info as well if a schedule that
     is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the start of a rise
@@ -154,6 +157,7 @@ class LossSpike(BaseDetector):
                     _reward_holds(view, res.series, spike)
                     or (res.log and (_hardly_anything(res.series, spike) or _cheap(res, spike)))
                     or _often_zero(res.series, spike)
+                    or _early(res.series, spike)
                     or (small and _first_after_evaluation(view, res.series, spike))
                 )
                 logged = [s for s in view.series if (s.tag, s.rank) == (series.tag, series.rank)]
@@ -302,6 +306,14 @@ def _cheap(res: Residuals, spike: Excursion) -> bool:
     first, before = float(value[:3].max()), math.exp(res.base[spike.first])
     brief = spike.last - spike.first < _BRIEF
     return brief and before < first and float(value[spike.peak]) - before < _CHEAP * (first - before)
+
+
+def _early(series: Series, spike: Excursion) -> bool:
+    """Whether a spike is over in a few rows of the first tenth of the run, and below the first losses: the loss falls
+    fast there, and hardly anything was learned yet that could be lost."""
+    value = series.value
+    brief = spike.last - spike.first < _BRIEF and spike.first < _BEGINNING * len(value)
+    return brief and bool(value[spike.peak] < value[:3].max())
 
 
 def _first_after_evaluation(view: View, series: Series, spike: Excursion) -> bool:

@@ -288,3 +288,12 @@ def test_a_smooth_hill_of_a_generator_is_no_jump(jump, steps, view_of):
     generator[24:28] *= jump
     tags = {"Loss_D": 1.38 * noise(0.01, 80), "Loss_G": generator}
     assert [f.step for f in LossSpike().detect(view_of(tags))] == steps
+
+
+@pytest.mark.parametrize(("at", "severity"), [(40, "info"), (500, "warning")])
+def test_one_early_point_that_recovers_is_info(at, severity, view_of):
+    """A Gaussian likelihood jumps at one sample while its variance still shrinks; later such a jump is looked at."""
+    loss = 2 * np.exp(-np.arange(900) / 15) - 1.6 + 0.05 * np.random.default_rng(3).standard_normal(900)
+    loss[at] = 0.2
+    (found,) = LossSpike().detect(view_of({"train/nll": loss}))
+    assert (found.step, found.severity) == (at, severity)

@@ -156,7 +156,7 @@ def test_in_the_first_steps(story):
         ),
         (
             lambda x: np.full(len(x), 61.5),
-            "memory use (memory_gb) stays between 61.5 and 61.5 in all 400 values up to the failure: ",
+            "memory use (memory_gb) stays at 61.5 in all 400 values up to the failure: ",
             "limit the length of the longest batch",
         ),
         (
