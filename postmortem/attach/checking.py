@@ -6,13 +6,13 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.attach import launch
 from postmortem.attach.answers import Answers
 from postmortem.attach.driver import shut_in
 from postmortem.attach.printed import last_words
-from postmortem.core.blame import Check, CheckResult
+from postmortem.core.blame import ENOUGH, Check, CheckResult
 from postmortem.core.errors import ReplayError
 from postmortem.silent.faults import FAULTS
 from postmortem.silent.judge import judge, nonfinite_loss
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _STARTING = 120.0
 """Seconds until the first step, which importing and reading of data may take."""
+_SLOWER = 0.5
+"""So much more of the time until the first step may another run take."""
 _OTHERS = 5.0
 """Seconds in which other ranks may come to their end after the first."""
 
@@ -43,43 +45,65 @@ def check(
     tries: bool = True,
     begins: Callable[[str], None] | None = None,
 ) -> CheckResult:
-    """Runs `command`, without effect on files, for so many optimizer steps or seconds, and judges what it did.
+    """Runs `command`, without effect on files, for so many optimizer steps, or seconds after the first of them, and
+    judges what it did. Where it makes too few steps to judge, that is said, and nothing passes for ok.
 
     tries: for faults that a change of torch's behaviour would cure, the command runs again with that change, each time
-    as long as before and all together for at most `seconds`. Some of its first steps run again as well, to see whether
-    two runs agree and whether one batch can be overfitted. begins: called with what each run of the command is for.
+    as long as before and all together for at most `seconds`, its starts included. Some of its first steps run again as
+    well, to see whether two runs agree and whether one batch can be overfitted, for as long at most. begins: called
+    with what each run of the command is for.
 
     Raises ReplayError where it cannot be started, or where no training was seen.
     """
     started, begins = time.monotonic(), begins or (lambda what: None)
     run = partial(_run, command, steps=steps, sandbox=sandbox, offline=offline)
     begins("the first steps are observed")
-    with run(seconds=seconds) as (session, code):
-        result = looked(session, command, time.monotonic() - started)
+    with run(seconds=seconds) as ran:
+        result = looked(ran.session, command, time.monotonic() - started)
         if not result.steps:
-            raise ReplayError(Answers(session).unseen(code, last_words(session)))
-        looks = read(session / "silent")
-    if not tries:
+            told = Answers(ran.session).unseen(ran.code, last_words(ran.session))
+            raise ReplayError(told + (f", after {time.monotonic() - started:.0f} s" if ran.code is None else ""))
+        looks = read(ran.session / "silent")
+    if result.too_few:
+        result = replace(result, notes=(*result.notes, _why_few(ran, seconds, steps)))
+    if not tries or (result.too_few and not result.faults):
         return result
-    faults = _tried(result.faults, looks, run, seconds, begins) if result.faults else ()
-    checks = (*result.checks, *_checked(looks, command, seconds, begins, sandbox=sandbox, offline=offline))
+    faults = _tried(result.faults, looks, run, (seconds, ran.start), begins) if result.faults else ()
+    again = partial(_run, command, sandbox=sandbox, offline=offline)
+    checks = (*result.checks, *_checked(looks, again, (seconds, ran.start), begins))
     return replace(result, faults=faults, checks=checks, seconds=time.monotonic() - started)
 
 
+def _why_few(ran: _Ran, seconds: float, steps: int) -> str:
+    if ran.code is not None:
+        return f"the command ended with exit code {ran.code} before it had made {ENOUGH} optimizer steps"
+    if steps < ENOUGH:
+        return f"it was stopped after --steps {steps}: give {ENOUGH} or more"
+    return (
+        f"it was stopped {seconds:.0f} s after its first step, which it made after {ran.start:.0f} s: raise --seconds"
+    )
+
+
+def _left(until: float, start: float) -> dict[str, float]:
+    """What another run may take of the time for trials."""
+    left = until - time.monotonic() - start
+    if left < 1:
+        raise ReplayError(f"the time for trials was over (the program takes {start:.0f} s until its first step)")
+    return {"seconds": left, "starting": start * (1 + _SLOWER)}
+
+
 def _checked(
-    looks: Sequence[Look], command: Sequence[str], seconds: float, begins: Callable[[str], None], **how: Any
+    looks: Sequence[Look], run: Callable[..., Any], time_for: tuple[float, float], begins: Callable[[str], None]
 ) -> list[Check]:
-    """The lines of the checklist for which the command runs again."""
-    until = time.monotonic() + seconds
+    """The lines of the checklist for which the command runs again. time_for: all of it, and its start each time."""
+    until = time.monotonic() + time_for[0]
     found = []
     for name, steps in LENGTHS.items():
-        left = until - time.monotonic()
         try:
-            if left < 1:
-                raise ReplayError("the time for trials was over")
+            left = _left(until, time_for[1])
             begins(f"another run, for {name}")
-            with _run(command, steps=steps, seconds=left, trial=name, **how) as (session, _):
-                again, used = read(session / "silent"), (session / "used").exists()
+            with run(steps=steps, trial=name, **left) as ran:
+                again, used = read(ran.session / "silent"), (ran.session / "used").exists()
             found.append(agree(looks, again) if name == "two-runs-agree" else overfitted(again, used=used))
         except ReplayError as error:
             found.append(Check(name, "not checked", str(error)))
@@ -90,22 +114,20 @@ def _tried(
     faults: Sequence[Blame],
     looks: Sequence[Look],
     run: Callable[..., Any],
-    seconds: float,
+    time_for: tuple[float, float],
     begins: Callable[[str], None],
 ) -> tuple[Blame, ...]:
     """The faults, each with what was tried against it."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + time_for[0]
     tried: dict[str, dict[str, Any]] = {}
     trials = {kind.name: kind.trial for kind in FAULTS if kind.trial is not None}
     for name in dict.fromkeys(fault.name for fault in faults if fault.name in trials):
-        trial, left = trials[name], until - time.monotonic()
-        if left < 1:
-            tried[name] = {"what": trial.what, "cured": None, "why": "the time for trials was over"}
-            continue
-        begins(f"another run, with a change: {trial.what}")
+        trial = trials[name]
         try:
-            with run(seconds=left, trial=name) as (session, _):
-                changed, used = read(session / "silent"), (session / "used").exists()
+            left = _left(until, time_for[1])
+            begins(f"another run, with a change: {trial.what}")
+            with run(trial=name, **left) as ran:
+                changed, used = read(ran.session / "silent"), (ran.session / "used").exists()
                 again = next((c for c in judge(changed)[1] if c.name == name), None) if trial.by == "fault" else None
                 tried[name] = outcome(trial, looks, changed, used=used, again=again)
         except ReplayError as error:
@@ -113,22 +135,37 @@ def _tried(
     return tuple(replace(f, tried=(tried[f.name],)) if f.name in tried else f for f in faults)
 
 
+class _Ran(NamedTuple):
+    """A run of the command. session: removed in the end. code: its exit code, None where it was stopped. start: seconds
+    until its first optimizer step."""
+
+    session: Path
+    code: int | None
+    start: float
+
+
 @contextmanager
 def _run(
-    command: Sequence[str], *, steps: int, seconds: float, sandbox: str, offline: bool, **more: Any
-) -> Iterator[tuple[Path, int | None]]:
-    """Runs the command until enough was seen -> (the session, which is removed in the end; the exit code, None where
-    the command was stopped)."""
+    command: Sequence[str],
+    *,
+    steps: int,
+    seconds: float,
+    sandbox: str,
+    offline: bool,
+    starting: float = _STARTING,
+    **more: Any,
+) -> Iterator[_Ran]:
+    """Runs the command until enough was seen."""
     session = launch.new_session()
     plan: dict[str, Any] = {"mode": "check", "look": {"steps": steps, "seconds": seconds}, **more}
     with shut_in(command, session, plan, session, offline=offline, sandbox=sandbox) as launched:
-        waiting = _Waiting(session / "silent", seconds)
+        waiting = _Waiting(session / "silent", seconds + starting)
         launched.wait(until=waiting.enough)
         code = launched.returncode if launched.ended else None
         (session / "done").touch()
         if launched.failed:
             raise ReplayError(launched.failed)
-        yield session, code
+        yield _Ran(session, code, waiting.start)
     launched.remove()
 
 
@@ -136,11 +173,15 @@ def looked(session: Path, command: Sequence[str], seconds: float) -> CheckResult
     """What the looks of a session show."""
     looks = read(session / "silent")
     faults, checks = judge(looks)
+    steps = max((look.steps for look in looks), default=0)
+    if 0 < steps < ENOUGH:  # what shows nothing wrong in them may do so later
+        few = f"too few optimizer steps were seen: {steps}, and {ENOUGH} are needed"
+        checks = [replace(c, status="not checked", detail=few) if c.status == "ok" else c for c in checks]
     return CheckResult(
         command=tuple(command),
         faults=tuple(faults),
         checks=(*checks, *measures(looks)),
-        steps=max((look.steps for look in looks), default=0),
+        steps=steps,
         seconds=seconds,
         notes=tuple(Answers(session).notes()),
         nonfinite=nonfinite_loss(looks),
@@ -148,22 +189,26 @@ def looked(session: Path, command: Sequence[str], seconds: float) -> CheckResult
 
 
 class _Waiting:
-    """`enough`: every process that trains has seen enough, or the time is up."""
+    """`enough`: every process that trains has seen enough, or the time is up. start: seconds until the first step was
+    recorded, or until now."""
 
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self._folder, self._seconds = folder, seconds
+    def __init__(self, folder: Path, most: float) -> None:
+        self._folder, self._most = folder, most
         self._began = time.monotonic()
         self._first: float | None = None
+        self._seen = False
+        self.start = 0.0
 
     def enough(self) -> bool:
         """To be asked again and again."""
         now = time.monotonic()
-        if now - self._began > self._seconds + _STARTING:
+        told = {path.stem for path in self._folder.glob("*.jsonl")} if self._folder.is_dir() else set()
+        if not self._seen:
+            self.start, self._seen = now - self._began, bool(told)
+        if now - self._began > self._most:
             return True
-        if not self._folder.is_dir():
-            return False
-        over = {path.stem for path in self._folder.glob("*.over")}
+        over = {path.stem for path in self._folder.glob("*.over")} if told else set()
         if not over:
             return False
         self._first = self._first or now
-        return over >= {path.stem for path in self._folder.glob("*.jsonl")} or now - self._first > _OTHERS
+        return over >= told or now - self._first > _OTHERS

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.option(
     "--steps", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of optimizer steps."
 )
-@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Maximum time in seconds.")
+@click.option(
+    "--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Maximum time after the first step."
+)
 @click.option(
     "--sandbox",
     type=click.Choice(("auto", "overlay", "landlock", "none")),
@@ -55,14 +57,16 @@ def check(
     """Run the first steps of a training and report why it would not learn.
 
     COMMAND is the training command as you type it: `postmortem check -- python train.py --lr 3e-4`; with --recipe, the
-    steps of a recipe are run one after another, from its initial state. It runs unmodified,
-    your files are not changed, and it is stopped once enough was observed. Faults that raise no error and produce no
-    NaN are reported with their line: for example gradients that never reach a parameter, or are not cleared.
-    `postmortem rules` lists them. For some of them COMMAND runs again with a change, such as gradients that are cleared
-    after each step, and the losses of both runs are compared; this takes at most --seconds again. The checklist also
-    has what a step costs in time and memory, types, devices and seeds, and, from further runs of a few steps, whether
-    one batch can be overfitted and two runs agree; these change no exit code. A non-finite loss is reported as well;
-    `postmortem run` finds its cause. Exit code 1: a fault or a non-finite loss was found; 2: no training was seen.
+    steps of a recipe are run one after another, from its initial state. It runs unmodified, your files are not changed,
+    and it is stopped once enough was observed: after --steps, or --seconds after the first step, for which it has 120 s
+    more. Faults that raise no error and produce no NaN are reported with their line: for example gradients that never
+    reach a parameter, or are not cleared. `postmortem rules` lists them. For some of them COMMAND runs again with a
+    change, such as gradients that are cleared after each step, and the losses of both runs are compared; this takes
+    about --seconds again at most. The checklist also has what a step costs in time and memory, types, devices and
+    seeds, and, from further runs of a few steps that take about --seconds at most, whether one batch can be overfitted
+    and two runs agree; these change no exit code. A non-finite loss is reported as well; `postmortem run` finds its
+    cause. Exit code 1: a fault or a non-finite loss was found; 2: no training was seen; 3: fewer than 4 optimizer steps
+    were seen, too few to judge.
     """
     if bool(command) == (recipe is not None):
         raise click.UsageError("give a COMMAND after --, or --recipe FILE.py" + (", not both" if command else ""))

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Status = Literal["ok", "not ok", "not checked"]
+ENOUGH = 4
+"""Optimizer steps; in fewer nothing passes for ok, as most faults show only in several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,14 @@ class CheckResult:
     nonfinite: NonfiniteLoss | None = None
 
     @property
+    def too_few(self) -> bool:
+        """Steps were seen, but too few to call anything ok."""
+        return 0 < self.steps < ENOUGH
+
+    @property
     def exit_code(self) -> int:
-        """1: faults, or a loss that was not finite; 3: nothing could be looked at; else 0."""
-        return 1 if self.faults or self.nonfinite else 0 if self.steps else 3
+        """1: faults, or a loss that was not finite; 3: no steps were seen, or too few to judge; else 0."""
+        return 1 if self.faults or self.nonfinite else 0 if self.steps >= ENOUGH else 3
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--format json` prints."""

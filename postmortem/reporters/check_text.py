@@ -8,6 +8,7 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from postmortem.core.blame import ENOUGH
 from postmortem.reporters.shared.words import count
 
 if TYPE_CHECKING:
@@ -29,11 +30,15 @@ def _lines(result: CheckResult, width: int, *, verbose: bool, ran: bool) -> Iter
     if result.nonfinite is not None:
         yield from textwrap.wrap(_nonfinite(result.nonfinite), width)
     what = count(found, "fault") if found else "no other fault" if result.nonfinite is not None else "no fault"
-    yield f"{what} found in {steps}" if result.steps else "no step of an optimizer was seen"
+    if result.too_few and not found:
+        verb = "was" if result.steps == 1 else "were"
+        yield from textwrap.wrap(f"not judged: only {steps} {verb} seen, and at least {ENOUGH} are needed", width)
+    else:
+        yield f"{what} found in {steps}" if result.steps else "no step of an optimizer was seen"
     for fault in result.faults:
         yield ""
         yield from _fault(fault, width)
-    if not ran and result.command and result.steps and not found:
+    if not ran and result.command and result.steps and not found and not (result.too_few and not result.nonfinite):
         yield ""
         yield from _next(result)
     yield ""
@@ -65,7 +70,11 @@ def _brief(result: CheckResult, width: int) -> Iterator[str]:
             yield from textwrap.wrap(
                 f"{_MARKS[check.status]} {check.name}: {check.detail}", width, subsequent_indent="  "
             )
-    yield from _counted(result.checks, width)
+    if result.too_few:
+        missing = sum(check.status == "not checked" for check in result.checks)
+        yield f"{count(missing, 'check')} not made: too few optimizer steps were seen"
+    else:
+        yield from _counted(result.checks, width)
 
 
 def _counted(checks: tuple[Check, ...], width: int) -> Iterator[str]:

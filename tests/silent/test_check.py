@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 from postmortem.core.blame import Check, CheckResult, NonfiniteLoss
 from postmortem.reporters.check_text import check_lines
 from postmortem.silent.facts import Backward
+from postmortem.silent.faults import FAULTS
 from postmortem.silent.judge import nonfinite_loss
 from postmortem.silent.look import Look
 from tests.cases import ROOT
@@ -58,6 +59,20 @@ def test_check_ends_the_program_and_leaves_its_folder_alone(tmp_path: Path) -> N
     assert answer["notes"] == []
     assert "missing-zero-grad" in answer["checked"]
     assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_too_few_steps_are_no_clean_look(tmp_path: Path) -> None:
+    """Not judged, with the reason, and no fault counts as absent."""
+    train = TRAIN.replace("CLEAR", "optimizer.zero_grad(); import time; time.sleep(0.8)")
+    (tmp_path / "train.py").write_text(train)
+    done = called(tmp_path, "check", "--seconds", "1", "--verbose", "--", sys.executable, "train.py")
+    assert done.returncode == 3, done.stdout
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("not judged: only ")
+    passed = {line.split()[1] for line in rest if line.startswith("  ok ")}
+    assert not passed.intersection(kind.name for kind in FAULTS)
+    assert "note: it was stopped 1 s after its first step" in done.stdout
+    assert "raise --seconds" in done.stdout
 
 
 RECIPE = """
@@ -138,9 +153,9 @@ ROWS = (Check("b", "ok", "fine"), Check("c", "not checked", "no such layer"), Ch
 
 def test_what_is_useful_stands_first() -> None:
     """Counts and names in place of a long list; --verbose has each check with its reason, what is wrong first."""
-    result = CheckResult(("python", "train.py"), checks=ROWS, steps=3)
+    result = CheckResult(("python", "train.py"), checks=ROWS, steps=4)
     assert check_lines(result) == [
-        "no fault found in 3 optimizer steps",
+        "no fault found in 4 optimizer steps",
         "",
         "next: `postmortem run` watches the whole training:",
         "  $ postmortem run -- python train.py",

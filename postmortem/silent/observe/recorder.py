@@ -96,6 +96,8 @@ class Recorder:
     def stepped(self) -> None:
         """An optimizer's step has ended: whether the next one is looked at."""
         self.steps += 1
+        if self.steps == 1:  # imports, data and compilation take as long as they take
+            self._began = time.monotonic()
         self.peek(False)
         if self.over:
             return
