@@ -78,7 +78,10 @@ class SymmetricInitialisation(BaseFault):
         last = mine[-1]
         if last.largest[parameter] == mine[0].largest[parameter] and not _has_a_rate(look, int(parameter), last.step):
             return False
-        return begins and mine[-1].step >= _STEP and all(r.apart[parameter] <= _DRIFT * moved for r in mine[1:])
+        # weights that start at 0 have moved as far as they are large: in a warm-up much less than in the whole look
+        far = [min(moved, r.largest[parameter]) if not mine[0].largest[parameter] else moved for r in mine[1:]]
+        drifts = [r.apart[parameter] <= _DRIFT * way for r, way in zip(mine[1:], far, strict=True)]
+        return begins and mine[-1].step >= _STEP and all(drifts)
 
 
 def _has_a_rate(look: Look, parameter: int, until: int) -> bool:

@@ -53,6 +53,17 @@ def the_last_layer_starts_at_zero() -> str:
 
 
 @quiet(SymmetricInitialisation)
+def branches_that_start_at_zero_in_a_warm_up() -> str:
+    """In the first steps little is moved, and no more than that may the rows be apart."""
+    program = loop(
+        "nn.init.zeros_(model[4].weight), nn.init.zeros_(model[2].weight), nn.init.zeros_(model[2].bias)",
+        optimizer="AdamW(model.parameters(), lr=0.03)\n    schedule = torch.optim.lr_scheduler.LambdaLR("
+        "optimizer, lambda step: 1e-3 * 1.6**step)",
+    )
+    return program.replace("optimizer.step()", "optimizer.step(); schedule.step()").replace("range(12)", "range(24)")
+
+
+@quiet(SymmetricInitialisation)
 def a_table_of_which_few_rows_are_used() -> str:
     return """
         import torch
