@@ -388,6 +388,8 @@ def _smooth_hill(res: Residuals, spike: Excursion) -> bool:
     value = np.log(res.series.value) if res.log else res.series.value
     around = value[max(0, spike.first - _AROUND) : min(spike.peak, spike.first + _AROUND) + _AROUND + 1]
     step = np.diff(around)
+    if spike.last >= len(value) - 2:  # it does not come down again
+        return False
     if len(step) < _AROUND or not np.mean(step[1:] * step[:-1] > 0) >= _SAME_WAY:
         return False
     size = np.abs(step)

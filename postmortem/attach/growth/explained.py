@@ -205,15 +205,14 @@ class Suspects:
             self.how.append(f"gains that leave their course, the first first: {', '.join(told)}")
         for found in left:
             # a slow growth has begun before its gain stands out: held from there on, values stay as high as they are
-            for begin in sorted({max(self.earliest, found.step - 1), self._well_before(found.step)}, reverse=True):
+            begins = [max(self.earliest, found.step - 1)]
+            if (before := min(found.step, self.course.first) - _BEFORE) > self.earliest:
+                begins.append(before)
+            for begin in begins:
                 fix = self._held_alone(found.module, begin)
                 if fix is not None:
                     return self._of_layer(found, fix, begin)
         return None
-
-    def _well_before(self, step: int) -> int:
-        """From where a change is made that is to act before the growth."""
-        return max(self.earliest, min(step, self.course.first) - _BEFORE)
 
     def _held_alone(self, module: str, begin: int) -> Fix | None:
         """The trial with the weights of a module held, where that keeps it calm and all others held do not."""

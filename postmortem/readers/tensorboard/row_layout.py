@@ -236,6 +236,6 @@ def _first(n: int, of: Any, at: NDArray[np.int64]) -> tuple[Any, NDArray[np.int6
     """Of the indices `of` and the places of their bytes, as many for each, those below n."""
     if isinstance(of, slice):
         kept, count = max(0, min(of.stop, n) - of.start), of.stop - of.start
-        return slice(of.start, of.start + kept), at[: kept * len(at) // count]
+        return slice(of.start, of.start + kept), at[: kept * len(at) // max(count, 1)]
     kept = int(np.searchsorted(of, n))
     return of[:kept], at[: kept * len(at) // len(of)]

@@ -53,14 +53,28 @@ def the_last_layer_starts_at_zero() -> str:
 
 
 @quiet(SymmetricInitialisation)
-def branches_that_start_at_zero_in_a_warm_up() -> str:
-    """In the first steps little is moved, and no more than that may the rows be apart."""
-    program = loop(
-        "nn.init.zeros_(model[4].weight), nn.init.zeros_(model[2].weight), nn.init.zeros_(model[2].bias)",
-        optimizer="AdamW(model.parameters(), lr=0.03)\n    schedule = torch.optim.lr_scheduler.LambdaLR("
-        "optimizer, lambda step: 1e-3 * 1.6**step)",
-    )
-    return program.replace("optimizer.step()", "optimizer.step(); schedule.step()").replace("range(12)", "range(24)")
+def a_branch_that_starts_at_zero_in_a_warm_up() -> str:
+    """In the first steps it has moved little, and no more than that are its rows apart."""
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        x, y = torch.randn(64, 4), torch.randint(0, 3, (64,))
+        stem, branch = nn.Linear(4, 16), nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16))
+        head = nn.Linear(16, 3)
+        for layer in (branch[2], head):
+            nn.init.zeros_(layer.weight)
+        optimizer = torch.optim.AdamW(nn.ModuleList([stem, branch, head]).parameters(), lr=0.03)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 1e-3 * 1.2**step))
+        for step in range(48):
+            h = stem(x)
+            loss = nn.functional.cross_entropy(head(h + branch(h)), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    """
 
 
 @quiet(SymmetricInitialisation)
