@@ -32,7 +32,7 @@ _RECORD = later(r"(?:^|[ /])(?:best|highest|max(?:imum)?)\b")
 """Scores that can only rise, as they repeat the best one."""
 _OVERLAP = re.compile(r"\b(?:m(?:ean )?)?(?:dice|dsc|ious?|jaccard)\b(?! loss)")
 """Scores of a segmentation, 1 where prediction and label agree: next to nothing is bad for any task."""
-_AUC = re.compile(r"\b(?:roc )?auc|\bauroc\b")
+_AUC = later(r"\b(?:roc )?auc|\bauroc\b")
 """Scores of two classes that are 0.5 for a model without information, whatever the shares of the classes."""
 _EXPLAINED = re.compile(r"(?:^|[\W_])explained_?var", re.IGNORECASE)
 _LITTLE = 0.05

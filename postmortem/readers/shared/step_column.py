@@ -249,8 +249,8 @@ def _that_fit(
     at = np.flatnonzero(known)
     odd = known & (_impossible(counter) | _stray(counter, known) | _far_above(counter, known))
     before, own, after = (epoch[at[i : len(at) - 2 + i]] for i in range(3))
-    for row in at[1:-1][(before == after) & (own != before)][: len(at) // FEW]:
-        odd[row] |= np.count_nonzero((epoch == epoch[row]) & (counter == counter[row])) > 1
+    between = at[1:-1][(before == after) & (own != before)]
+    odd[between] |= _repeated(epoch, counter)[between]
     for row in torn:
         last, following = counter[at[at < row][-1:]], counter[at[at > row][:1]]
         odd[row] |= known[row] and bool((last > counter[row]).any() or (following < counter[row]).any())
@@ -260,6 +260,16 @@ def _that_fit(
     counter, epoch = counter.copy(), epoch.copy()
     counter[wrong] = epoch[wrong] = np.nan
     return counter, epoch, wrong
+
+
+def _repeated(epoch: NDArray[np.float64], counter: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """The rows that have the epoch and the counter of another row."""
+    order = np.lexsort((counter, epoch))
+    before, after = order[:-1], order[1:]
+    same = (epoch[before] == epoch[after]) & (counter[before] == counter[after])
+    found = np.zeros(len(epoch), bool)
+    found[before[same]] = found[after[same]] = True
+    return found
 
 
 def _far_above(column: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
