@@ -32,6 +32,8 @@ _USUAL = 0.6
 
 _AT_ITS_LEVEL = 0.15
 """The share of what a loss had fallen by which it may lie higher and still go on where it was."""
+_APPENDED = ("text", "csv", "json", "jsonl")
+"""Sources that programs append to: each start of a program adds to the file of the one before."""
 _MOST = 3
 """Restarts told one by one; more are one finding."""
 _PHASES = ("new-phase", "setup-change")
@@ -237,9 +239,9 @@ class StepReset(BaseDetector):
     length, or that of the next one), and whose loss does not go on from there, and for one that the log announces where
     the counter starts over ("Phase 2: fine-tuning", a date line of the job script, a title with a date); if nothing of
     a training (loss, learning rate, gradient norm) is logged after it, which is an evaluation of saved checkpoints; and
-    if the counter starts over with a loss that does not go on from where it was: a training that was started anew, with
-    its output appended to the same log; and if the counter starts over after an exception and the run completed or came
-    farther than before; and if the
+    if the counter of a text log or a table starts over with a loss that does not go on from where it was: a training
+    that was started anew, with its output appended to the same log; and if the counter starts over after an exception
+    and the run completed or came farther than before; and if the
     scheduler preempted the job and it resumed; and if the steps that were logged again gave the same losses and
     gradient norms as the first time; and if they go back by a row or two in a log of which most rows were written
     twice, with the same loss; and if nothing is logged by which a training is known.
@@ -325,7 +327,9 @@ def _planned(view: View, restart: Restart, starts_over: bool) -> str | None:
         return f"a new attempt was appended to the log: it begins after the line {date!r}"
     if _begins_anew(view, restart):
         return "the one before was complete: a new training or phase begins"
-    if starts_over and view.of(*_OF_TRAINING) and id(restart) not in _evaluations(view):
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    appended = stream is not None and stream.source in _APPENDED
+    if starts_over and appended and view.of(*_OF_TRAINING) and id(restart) not in _evaluations(view):
         old, new, _ = _losses(view, restart)
         return None if _goes_on(old, new) else "the counter starts over: a new training in the same log"
     return None

@@ -241,6 +241,13 @@ def test_an_attempt_that_counts_from_zero_begins_before_its_first_row(tmp_path, 
     assert [(how, step) for how, step, _ in found] == [("info", interval - 1)]
 
 
+@fires(StepReset, step=0)
+def a_start_from_the_beginning_in_an_event_file(base):
+    """Unlike a log in text, it is not appended to by habit: the run that was there is lost from view."""
+    steps = np.r_[0:320, 0:400]
+    return {"train/loss": (steps, np.exp(-steps / 60) + 1 + 0.01 * np.sin(np.arange(720)))}
+
+
 def test_many_restarts_are_one_finding(tmp_path):
     """With the first of them, and how many there are."""
     rows = [
