@@ -46,8 +46,8 @@ _FLAGS = {"replay": 1e9, "run": 0.007}
 _OF_A_STEP = ("torch/nn/modules/module.py", "torch/utils/data/dataloader.py", "torch/autograd/__init__.py")
 """Files of torch that a step goes through, and the preparations of a training do not."""
 AFTER_SIGTERM = 10.0
-"""Seconds that a capture may take then: Slurm and Kubernetes kill a process 30 s after it, and the program has things to
-do as well."""
+"""Seconds that a capture may take then: Slurm and Kubernetes kill 30 s after it, and the program has things to do too."""
+
 _NO_FORK = "the process cannot be forked: it uses a GPU, or talks to other ranks by another way than gloo"
 _HINDERED = "a forked copy of the process did not run: it waits for a thread or a lock that was not copied"
 
@@ -207,10 +207,12 @@ class Agent(Flags):
             self._levels.arm()
         self.laps.restart()
 
-    def _capture(self, tick: int, **limit: float) -> None:
+    def _capture(self, tick: int, seconds: float = 300.0) -> None:
         """Writes one without a fault."""
         asked = self.captures.asked(rank())
-        answer = self.standby.investigate(Fault(tick, "requested"), capture=asked, **limit) if asked is not None else None
+        if asked is None:
+            return
+        answer = self.standby.investigate(Fault(tick, "requested"), capture=asked, seconds=seconds)
         if answer is not None:
             self.report.line("capture", **(answer.get("capture") or {"error": answer["error"]}))
 
