@@ -46,7 +46,7 @@ _FLAGS = {"replay": 1e9, "run": 0.007}
 _OF_A_STEP = ("torch/nn/modules/module.py", "torch/utils/data/dataloader.py", "torch/autograd/__init__.py")
 """Files of torch that a step goes through, and the preparations of a training do not."""
 AFTER_SIGTERM = 10.0
-"""Seconds that a capture may take then: Slurm and Kubernetes kill 30 s after it, and the program has things to do too."""
+"""Seconds that a capture may take then: Slurm and Kubernetes kill 30 s after it."""
 
 _NO_FORK = "the process cannot be forked: it uses a GPU, or talks to other ranks by another way than gloo"
 _HINDERED = "a forked copy of the process did not run: it waits for a thread or a lock that was not copied"
