@@ -15,6 +15,7 @@ from postmortem.readers.text.records.inert import INERT
 from postmortem.readers.text.records.names import (
     OF_LOSSES,
     Named,
+    further_value,
     is_cell,
     is_label,
     is_mean,
@@ -141,14 +142,16 @@ class RowMiner:
                 continue
             if is_cjk and self._ordinal(match, gap):
                 continue
+            if (further := further_value(self.record.values, text, gap, match)) is not None:
+                self.record.values.append(further)
+                self.end = match.end()
+                continue
             named = name_of(gap) if gap else None
             if kind == "b":
                 self._fraction(match, gap, named)
             elif kind == "nonfinite":
                 if named is not None and not self._is_word(match, named):
                     self._named(match, gap, named, match.span("nonfinite"))
-                elif gap.strip() == "(" and text[match.end() : match.end() + 1] == ")":
-                    self._nonfinite_mean(match)
             elif named is not None:
                 self._named(match, gap, named, match.span("number"))
             else:
@@ -260,13 +263,6 @@ class RowMiner:
             place_unnamed(self.record, match, self.text, gap)
             self.leftover += letters(gap)
         self.end = match.end()
-
-    def _nonfinite_mean(self, match: re.Match[str]) -> None:
-        """The mean of a value that is finite itself, ``loss: 44.5 (inf)``: one that was not printed was no number."""
-        values = self.record.values
-        if values and values[-1].number - values[-1].number == 0 and role_of(values[-1].tag) is not None:
-            values.append(Value(f"{values[-1].tag} (mean)", number(match["nonfinite"]), *match.span("nonfinite")))
-            self.end = match.end()
 
     def _named(self, match: re.Match[str], gap: str, named: Named, span: tuple[int, int]) -> None:
         """A number with a name: a position or a metric."""
