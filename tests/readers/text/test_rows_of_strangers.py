@@ -222,3 +222,11 @@ def test_the_best_so_far_is_no_value_of_the_step(tmp_path: Path) -> None:
     run = _run(tmp_path, rows)
     assert np.isfinite(run.series("train_loss")).all()
     assert postmortem.scan(tmp_path).runs[0].verdict == "healthy"
+
+
+def test_numbers_between_rules_are_epochs(tmp_path: Path) -> None:
+    """``-----3------`` heads the rows of an epoch."""
+    rows = [line for e in range(12) for line in (f"-----{e}------", f"train_mean loss: {2 / (e + 1):.4f}")]
+    run = _run(tmp_path, rows)
+    assert run.step_axis == "epoch"
+    assert run.series("train_mean loss").index.tolist() == list(range(12))

@@ -23,6 +23,8 @@ _ORDINAL_HEAD = re.compile(
 _COUNT_HEAD = re.compile(r"\s*+(?i:after) (?P<n>\d{1,12}) (?P<what>(?i:epochs|steps|iterations|updates))\s?(?=[:,]|$)")
 _EPOCH_LABEL = re.compile(r"\s*+\[[Ee]p?(?P<n>\d{1,6})\]\s")
 """``[E3] step 20 loss 1.4``."""
+_RULED = re.compile(r"\s*+[-=*#~]{3,80}+ ?(?P<n>\d{1,6}) ?[-=*#~]{3,80}+\s*+$")
+"""A heading of nothing but a number between two rules: ``-----40------``."""
 _CLOSING = {"<": ">", "(": ")", "": ">"}
 """How a number in brackets at the start of a row ends, by how it begins."""
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
@@ -232,9 +234,10 @@ def place_before_word(record: Record, match: re.Match[str], text: str, gap: str)
 
 
 def ordinal_head(record: Record, text: str, start: int) -> int:
-    """Take the position at the head of a row, ``3th epoch, train loss: 0.5``, ``After 100 steps:``; returns where it
-    ends, or `start`."""
+    """Take the position at the head of a row, ``3th epoch, train loss: 0.5``, ``After 100 steps:``, ``----- 3 -----``;
+    returns where it ends, or `start`."""
     found = _ORDINAL_HEAD.match(text, start) or _COUNT_HEAD.match(text, start) or _EPOCH_LABEL.match(text, start)
+    found = found or _RULED.match(text, start)
     if found is None:
         return start
     what = found.groupdict().get("what", "epoch")
