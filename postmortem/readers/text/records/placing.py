@@ -31,8 +31,9 @@ _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}
 _EPOCH_AHEAD = re.compile(r"(?i)[ ,|]{1,4}+epo?ch ?[:=] ?\d")
 _EPOCH_AFTER = re.compile(r" [Ee]poch\b(?!\s{0,3}[:=#\[(]{0,2}\s{0,2}\d)")
 """After the number of an epoch: ``5/100 in 0 epoch``; what follows is no other number of it."""
-_PAIR = re.compile(r"\s*+,\s*+\d++\s*+\](?!\s*+[\],])")
-"""What follows the epoch of ``[3, 100] loss: 1.2``; the row of a matrix is longer, or goes on with a comma."""
+_PAIR = re.compile(r"(?:\s*+,\s*+|\s{1,4}:\s{0,8}|:\s{1,8})\d++\s*+\](?!\s*+[\],])")
+"""What follows the epoch of ``[3, 100] loss: 1.2`` and of ``[2 :  8900] loss: 1.2``; the row of a matrix is longer, or
+goes on with a comma."""
 _ENTRY = re.compile(r":\s++\d++,?\s*+$")
 _SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
 _BEST = re.compile(r"(?i)(?<!new )\bbest\b")
@@ -196,7 +197,7 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     elif before == "[" and record.epoch is None and _PAIR.match(text, match.end()):
         record.epoch = value
         record.at["epoch"] = span
-    elif before == "," and after[:1] == "]" and record.epoch is not None and record.n is None:
+    elif before in (",", ":") and after[:1] == "]" and record.epoch is not None and record.n is None:
         record.n, record.level = value, Trust.LOCAL
         record.at["n"] = span
     elif before == "[" and after[:1] == "]" and record.step is None:
