@@ -32,6 +32,9 @@ _RECORD = later(r"(?:^|[ /])(?:best|highest|max(?:imum)?)\b")
 """Scores that can only rise, as they repeat the best one."""
 _OVERLAP = re.compile(r"\b(?:m(?:ean )?)?(?:dice|dsc|ious?|jaccard)\b(?! loss)")
 """Scores of a segmentation, 1 where prediction and label agree: next to nothing is bad for any task."""
+_OF_CLASS = later(_OVERLAP.pattern + r"|\b(?:(?:macro|micro|weighted) )?f1\b|\b(?:recall|mcc|matthews)\b")
+"""Scores of how well a class is found, which stay at 0 if another class is always predicted. A share of correct answers
+is high then, as that class is nearly all."""
 _AUC = later(r"\b(?:roc )?auc|\bauroc\b")
 """Scores of two classes that are 0.5 for a model without information, whatever the shares of the classes."""
 _EXPLAINED = re.compile(r"(?:^|[\W_])explained_?var", re.IGNORECASE)
@@ -49,7 +52,8 @@ class ChanceLevelLoss(BaseDetector):
 
     What it looks for: a training loss that ends at ln(number of classes), where the number is known from the
     configuration, from what the log prints ("100 classes", "chance=1%") or from an accuracy of 1 / (number of classes);
-    scores that are zero from the first evaluation to the last; scores that take only two values, which add up to 1,
+    scores that are zero from the first evaluation to the last, whatever an accuracy says if they are of how well a
+    class is found (Dice, IoU, F1, recall); scores that take only two values, which add up to 1,
     while the loss does not fall; an accuracy at 1/k in the whole run, with a loss at ln(k) or somewhat above; a
     validation accuracy at 1/k in all evaluations, with a validation loss at ln(k), or far above it while the training
     loss falls; a score of
@@ -221,15 +225,22 @@ class ChanceLevelLoss(BaseDetector):
                     return None
                 falls = f", though {losses[0].tag} falls from {number(first)} to {number(last)}"
                 measured = ", or the score is computed wrongly (labels, threshold, classes)"
-        long = [s for s in scores if len(s) >= self.options.evaluations]
-        if not long or any(self._shows_something(s.value) for s in scores):
+        strict = [s for s in scores if _OF_CLASS.search(plain_name(s.tag))]
+        judged = [s for s in strict or scores if len(s) >= self.options.evaluations]
+        if not judged or any(self._shows_something(s.value) for s in strict or scores):
             return None
-        series = long[0]
+        series, other = judged[0], next((s for s in scores if self._shows_something(s.value)), None)
+        beside = ""
+        if other is not None:
+            beside = (
+                f"; {other.tag} is {number(median(other.value[-5:]))}, as it is for a model that predicts the most "
+            )
+            beside += "frequent class alone where that is nearly all"
         return self.found(
             series,
             0,
             f"{series.tag} is {number(series.value.max())} at most in all {len(series)} points{falls}: "
-            f"the model has learned next to nothing that this score measures{measured}",
+            f"the model has learned next to nothing that this score measures{measured}{beside}",
             end=len(series) - 1,
             evidence={"best": series.value.max(), "points": len(series)},
         )
