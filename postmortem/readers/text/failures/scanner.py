@@ -21,7 +21,7 @@ from postmortem.readers.text.failures.progress import COMPLETED_ANCHORS, Complet
 from postmortem.readers.text.failures.tracebacks import HEADER, TracebackReader
 from postmortem.readers.text.lines.prefixes import Prefix, labelled, peel
 from postmortem.readers.text.steps.announced_length import ANNOUNCED, Announcements
-from postmortem.signatures import CATALOGUE, Signature
+from postmortem.signatures import CATALOGUE, Signature, is_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -285,7 +285,7 @@ class Scanner:
         world = _WORLD.search(rest[:2000]) if "orld" in rest or "WORLD" in rest else None
         if world is not None:
             self.world_size = max(self.world_size, int(world[1]))
-        if signature is None or fields is None:
+        if signature is None or fields is None or is_code(rest):
             return
         # A line with numbers is about something that happened; without, it may be advice how to avoid it.
         measured = any(isinstance(value, (int, float, list)) for value in fields.values())
