@@ -80,9 +80,9 @@ def explain(what: str, verbose: bool, format_: str) -> int:
     a failure in a log (cuda-oom, or the message itself): its meaning, how it is detected, causes, fixes."""
     pages = _pages()
     what = what.removeprefix("crash: ")  # as reports name the diagnosis of a crash with a signature
-    chosen = (
-        _named(what, pages) or _named(what, _cause_pages()) or _named(what, _fix_pages())
-    )  # torch is imported only where nothing else is meant
+    chosen = _named(what, pages) or _named(what, _cause_pages())
+    chosen = chosen or _named(what, _fix_pages())  # torch is imported only where nothing else is meant
+    chosen = chosen or _named(what.replace("_", "-"), pages)  # as Python would spell it
     if not chosen:
         family = [f"{p['code']} {p['name']}" for p in pages if what and p["code"].startswith(what.upper())]
         if family:
@@ -101,8 +101,7 @@ def explain(what: str, verbose: bool, format_: str) -> int:
 
 
 def _named(what: str, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    asked = what.lower().replace("_", "-")
-    return [p for p in pages if asked and asked in (p["code"].lower(), p["name"].lower().replace("_", "-"))]
+    return [p for p in pages if what and what.lower() in (p["code"].lower(), p["name"].lower())]
 
 
 def _page_text(page: dict[str, Any], *, verbose: bool) -> str:
