@@ -1,4 +1,6 @@
-"""Curves of a run with its findings marked. Functions take matplotlib Axes and return them; pyplot is not used.
+"""Curves of a run with its findings marked. Functions take matplotlib Axes and return them; pyplot is not loaded.
+
+Where the program has loaded pyplot, a new figure is the current one of pyplot, as ``plt.savefig`` expects.
 
 >>> import postmortem
 >>> axes = plot_run(postmortem.load("sample_runs/nan-log-of-zero"))
@@ -7,6 +9,7 @@
 
 from __future__ import annotations
 
+import sys
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +42,7 @@ _MOST_LINES = 6  # series in one panel
 _MOST_MARKS = 6  # findings marked; more would hide the curves
 _HUGE = 1e100  # larger values are drawn here, as the axes' arithmetic would overflow
 _NEAR = 50  # points on each side of a step that is looked at
+_SIZE = (9, 5)  # inches
 _POINTS = 4000  # drawn per series: four for each pixel of a wide figure
 
 
@@ -177,8 +181,13 @@ def _no_rounding(ax: Axes) -> None:
 
 
 def _axes(ax: Axes | None) -> Axes:
-    """`ax`, or the only Axes of a new figure without a window."""
-    return ax if ax is not None else Figure(figsize=(9, 5), layout="constrained").add_subplot(axes_class=_Shown)
+    """`ax`, or the only Axes of a new figure: a figure of pyplot if it is loaded, else one without a window."""
+    if ax is not None:
+        return ax
+    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+        own: Axes = pyplot.figure(figsize=_SIZE, layout="constrained").add_subplot()
+        return own  # a notebook shows the figures of pyplot by itself
+    return Figure(figsize=_SIZE, layout="constrained").add_subplot(axes_class=_Shown)
 
 
 def _stack(top: Axes, n: int) -> list[Axes]:

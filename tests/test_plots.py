@@ -18,6 +18,12 @@ from postmortem.core.run import Run, Stream, segments
 from postmortem.plots import plot_report, plot_run
 
 
+@pytest.fixture(autouse=True)
+def without_pyplot(monkeypatch):
+    """Another test of this process may have loaded pyplot, which would keep the figures."""
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+
+
 def make_run(n: int = 1000, **series: np.ndarray) -> Run:
     """A run of n steps: its loss is NaN from 0.8 n on, its gradient norm spikes."""
     step = np.arange(n)
@@ -169,6 +175,18 @@ def test_a_notebook_shows_the_figure():
     assert plot_run(make_run())._repr_png_().startswith(b"\x89PNG")
 
 
+def test_pyplot_saves_the_curves_where_it_is_loaded(tmp_path):
+    """`plt.savefig` after `plot` saves the curves and no blank figure."""
+    code = (
+        "import matplotlib; matplotlib.use('agg'); import matplotlib.pyplot as plt, postmortem\n"
+        "axes = postmortem.load('sample_runs/nan-log-of-zero').plot()\n"
+        "assert plt.gcf() is axes.figure and not hasattr(axes, '_repr_png_')\n"  # a notebook would show it twice
+        f"plt.savefig({str(tmp_path / 'curves.svg')!r})"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert (tmp_path / "curves.svg").read_text().count("<path") > 20
+
+
 def test_a_report_without_numbers_says_how_to_plot():
     """Large scans do not keep the numbers."""
     with pytest.raises(ValueError, match=r"plot postmortem\.load\('runs/exp7'\)"):
@@ -231,6 +249,6 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
 
 
 def test_pyplot_is_not_loaded():
-    """No figure registry, no window backend: safe in servers and threads."""
+    """Unless the program does: no figure registry, no window backend, safe in servers and threads."""
     code = "import sys, postmortem.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

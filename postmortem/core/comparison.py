@@ -67,7 +67,8 @@ class Comparison(Displayed):
             return f"is identical to {self.a} at every common step"
         x, y = self.first.values
         text = f"first differs from {self.a} at {self.first.unit} {self.first.exact_step}"
-        text += f" ({self.first.tag} {y:.6g} instead of {x:.6g})"
+        tag, other = self.first.tag, self.first.other_tag
+        text += f" ({other} {y:.6g} instead of {'' if tag == other else f'{tag} '}{x:.6g})"
         changed = [f"{key} {b!r} instead of {a!r}" for key, (a, b) in self.settings.items()]
         return text + (
             f"; settings that differ: {', '.join(changed[:5])}{', …' if len(changed) > 5 else ''}" if changed else ""

@@ -106,7 +106,8 @@ class RunReport(Displayed):
     def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
         """Plots loss, gradient norm and learning rate, or the `tags`, with the findings marked; returns the Axes.
 
-        `around` is a step: only the points near it are plotted.
+        `around` is a step: only the points near it are plotted. Without `ax`, the figure is a new one, which
+        ``.figure.savefig(…)`` of the Axes saves, or ``plt.savefig(…)`` if matplotlib.pyplot was imported before.
         """
         return plot(self, ax, tags=tags, around=around)
 

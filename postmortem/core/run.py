@@ -301,7 +301,8 @@ class Run(Displayed):
     def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
         """Plots loss, gradient norm and learning rate over the step, or the `tags`; returns the matplotlib Axes.
 
-        `around` is a step: only the points near it are plotted.
+        `around` is a step: only the points near it are plotted. Without `ax`, the figure is a new one, which
+        ``.figure.savefig(…)`` of the Axes saves, or ``plt.savefig(…)`` if matplotlib.pyplot was imported before.
         """
         return plot(self, ax, tags=tags, around=around)
 

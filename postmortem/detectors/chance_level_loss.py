@@ -42,6 +42,9 @@ _FEW = 5
 _FALLS = 0.9
 """A loss that ends below this share of its start falls."""
 
+_BELOW_CHANCE = 0.75
+"""The share of its level that a score of guesses is not below in the first evaluations."""
+
 
 @detector
 class ChanceLevelLoss(BaseDetector):
@@ -351,6 +354,8 @@ class ChanceLevelLoss(BaseDetector):
             return None
         if told and not any(abs(level * n - 1) < 0.1 for n, _ in told):
             return None
+        if not told and float(score.value[:3].min()) < _BELOW_CHANCE * median(score.value):
+            return None  # guessing scores no less at first: it learned that much, of more classes
         train, test = (median(s.value[-max(3, len(s) // 3) :]) for s in (losses[0], held_out))
         if not (train < 0.5 * math.log(k) and test > 2 * math.log(k)):
             return None

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses.shared.loss_scale import broken_for_good, forward_overflow
 from postmortem.diagnoses.shared.schedule import lower_rate, rate_at
-from postmortem.diagnoses.shared.story import Story, consequences, faults, named, role
+from postmortem.diagnoses.shared.story import Story, consequences, faults, named
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -20,6 +19,7 @@ class LossScaleCollapse:
     overflow.
 
     The scaler hides the cause of the overflow, as it skips the updates. Investigate the first skipped step of the fall.
+    Not reported if the loss itself is not finite in that step: the forward pass overflows (`fp16-overflow`).
     """
 
     name = "loss-scale-collapse"
@@ -35,9 +35,8 @@ class LossScaleCollapse:
         related = first.name in ("loss-scale-collapse", "inf-onset", "nan-onset", "nonfinite-gradient")
         if not related and first.step is not None and first.step < (root.step or 0):
             return None  # the run failed before
-        onsets = [f for f in named(findings, "nan-onset", "inf-onset") if role(view, f) == "loss"]
-        broken = [f for f in onsets if (f.step or 0) <= (root.step or 0) + 1 and _for_good(view, f)]
-        forward = [f for f in onsets if f.step == root.step and f not in broken and not f.evidence.get("between")]
+        if forward_overflow(view, findings) is not None:
+            return None  # the overflow comes before the scale
         fall = f"{number(root.evidence['before'], 3)} to {number(root.evidence['end'], 3)}"
         return (
             Story(view, root, consequences(findings, root))
@@ -49,7 +48,7 @@ class LossScaleCollapse:
                 *(
                     f"from step {f.step} on, {f.tag} itself is non-finite in every batch: "
                     "weights or data are faulty, and no loss scale helps"
-                    for f in broken[:1]
+                    for f in broken_for_good(view, findings, root)[:1]
                 )
             )
             .disproved_by(
@@ -62,19 +61,7 @@ class LossScaleCollapse:
             .replay()
             .diagnosis(
                 "loss-scale-collapse",
-                f"From step {root.step} on the loss scale falls from {fall}: the scaler skips steps with overflow."
-                + "".join(
-                    f" {f.tag} itself is not finite in that step: the overflow is likely in the forward pass, which no "
-                    "loss scale changes, and the fall of the scale follows from it."
-                    for f in forward[:1]
-                ),
+                f"From step {root.step} on the loss scale falls from {fall}: the scaler skips steps with overflow.",
                 "likely",
             )
         )
-
-
-def _for_good(view: View, onset: Finding) -> bool:
-    """True if no point after the onset is finite. An overflow in one forward pass does not affect the next."""
-    own = next((s for s in view.series if s.tag == onset.tag and onset.rank in (None, s.rank)), None)
-    after = own.value[own.step > (onset.step or 0)] if own is not None else np.empty(0)
-    return bool(len(after)) and not np.isfinite(after).any()

@@ -134,6 +134,8 @@ def _without_recipe(target: Path, run: Run | None, report: RunReport | None, aim
     startable = good is not None or any(c.finite is not False for c in known)
     missing = f"no recipe.py in or beside {target}"
     path = shlex.quote(str(run.path if run is not None else target))
+    if report is not None and report.verdict == "healthy" and aim.asked is None and aim.sought is None:
+        return _without_fault(missing, path)
     if run is None:
         ways = f"rerun the training command, `postmortem replay {path} -- COMMAND`"
         startable = True
@@ -156,6 +158,15 @@ def _without_recipe(target: Path, run: Run | None, report: RunReport | None, aim
     else:
         recipe = f"a recipe for a checkpoint of it, of which {draft} --checkpoint FILE` makes a draft"
     return f"{missing}: {ways}; or write {recipe}, or give --recipe FILE.py[:function] (recipe= in Python)"
+
+
+def _without_fault(missing: str, path: str) -> str:
+    return (
+        f"the log of {path} shows no fault, so that no step is known to fail, and there is {missing}: "
+        f"`postmortem replay {path} --step N -- COMMAND` reruns the step N of your choice (COMMAND is your training "
+        "command, set to resume from a checkpoint before that step); `postmortem check -- COMMAND` looks for faults "
+        "that a log does not show"
+    )
 
 
 def _device(name: str | None) -> torch.device:

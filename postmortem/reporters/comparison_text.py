@@ -60,4 +60,5 @@ def _setting(key: str, x: object, y: object) -> str:
 
 def _values(p: Parting) -> str:
     assert p.values is not None
-    return f"{p.tag} {number(p.values[0], 8)} vs. {number(p.values[1], 8)}"
+    other = "" if p.other_tag == p.tag else f"{p.other_tag} "
+    return f"{p.tag} {number(p.values[0], 8)} vs. {other}{number(p.values[1], 8)}"

@@ -296,3 +296,16 @@ def an_area_under_the_curve_of_a_coin(base):
 @quiet(ChanceLevelLoss)
 def an_area_under_the_curve_that_rises(base):
     return {"loss": np.linspace(math.log(2), 0.66, N) * noise(0.001), "val_auc": np.linspace(0.5, 0.64, N)}
+
+
+@quiet(ChanceLevelLoss)
+def a_score_that_began_far_below_the_share_it_settles_at(base):
+    """0.32 is no guess among three classes where the score was 0.04 at first: there are many more classes."""
+    score = np.r_[0.0425, 0.198, 0.293, 0.312, 0.322, 0.32, 0.321, 0.319, 0.322, 0.32]
+    held_out = np.r_[4.36, 3.4, 2.97, 3.2, 3.9, 4.4, 4.8, 5.2, 5.5, 5.7]
+    steps = np.arange(29, 10 * 30, 30)
+    return {
+        "train/loss": (np.arange(300), 4.8 * np.exp(-np.arange(300) / 60) + 0.05),
+        "val/accuracy": (steps, score),
+        "val/loss": (steps, held_out),
+    }

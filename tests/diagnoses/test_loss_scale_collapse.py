@@ -37,7 +37,10 @@ def test_a_loss_that_overflows_in_the_step_of_the_first_fall_comes_before_the_sc
     scale = 65536.0 * 0.5 ** np.maximum(0, T - 199)
     loss = np.where((T >= 200) & (T % 10 > 0) | (T == 200), np.nan, course()["loss"])
     told = story(course() | {"loss_scale": scale, "loss": loss}).diagnosis
-    assert told.name == "loss-scale-collapse"
+    assert (told.name, told.strength) == ("fp16-overflow", "likely")
     assert "likely in the forward pass" in told.summary
+    report = story(course() | {"loss_scale": scale, "loss": loss})
+    first = next(f for f in report.findings if f.name == "nan-onset")
+    assert next(f for f in report.findings if f.name == "loss-scale-collapse").because_of == first.id
     finite = story(course(grad_norm=from_(200, np.inf)) | {"loss_scale": scale}).diagnosis
-    assert "forward" not in finite.summary
+    assert finite.name == "loss-scale-collapse"

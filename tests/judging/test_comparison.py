@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -118,3 +119,12 @@ def test_of_several_first_differences_the_schedule_is_told(tmp_path, curve, post
     a = write(tmp_path / "a", curve)
     b = write(tmp_path / "b", [v * 2 for v in curve], lr=0.3)
     assert "the runs first differ at step 0: lr 0.1 vs. 0.3" in postmortem("compare", a, b).out
+
+
+def test_the_pairing_of_two_names_is_shown(tmp_path, curve):
+    """Series of one role are compared whatever their names, and both names are told."""
+    write(tmp_path / "a", curve)
+    (tmp_path / "b.log").write_text("".join(f"step {k} train_loss {v * 2:.6f}\n" for k, v in enumerate(curve)))
+    found = postmortem.compare(postmortem.load(tmp_path / "a"), postmortem.load(tmp_path / "b.log"))
+    assert re.search(r"step 0: loss [\d.]+ vs\. train_loss [\d.]+;", str(found)), str(found)
+    assert re.search(r"\(train_loss [\d.]+ instead of loss [\d.]+\)", found.summary())

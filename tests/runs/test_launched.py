@@ -153,12 +153,13 @@ def test_replay_without_a_recipe_names_the_ways(postmortem, tmp_path, monkeypatc
     """One line with what to type; where no command is known, what stands for it."""
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    run_of(tmp_path / "a", "+ python train.py\n", {"train.py": SCRIPT})
+    rows = ROWS + "".join(f"step {k} | loss nan\n" for k in range(60, 80))
+    run_of(tmp_path / "a", "+ python train.py\n", {"train.py": SCRIPT}, rows)
     told = postmortem("replay", "a")
     assert told.code == 2
     assert told.err.count("\n") == 1
     assert "`(cd a && postmortem replay . -- python train.py)`" in told.err
-    run_of(tmp_path / "b")
+    run_of(tmp_path / "b", rows=rows)
     told = postmortem("replay", "b")
     assert "no checkpoint to replay from: `postmortem run -- python train.py …` trains again under watch" in told.err
     assert told.err.count("\n") == 1
@@ -207,3 +208,17 @@ def test_any_line_is_a_command_or_none(line):
     """No text raises, and a command has a launcher and a script."""
     call = _call(f"python {line}", "log")
     assert call is None or (len(call.words) >= 2 and call.script)
+
+
+@pytest.mark.torch
+def test_replay_of_a_run_without_a_fault_says_so(postmortem, tmp_path, monkeypatch):
+    """No step of it is known to fail: nothing is said of the failing step, and --step is named."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    run_of(tmp_path / "a")
+    told = postmortem("replay", "a")
+    assert told.code == 2
+    assert told.err.startswith("postmortem: the log of a shows no fault, so that no step is known to fail")
+    assert "`postmortem replay a --step N -- COMMAND` reruns" in told.err
+    assert "failing step" not in told.err
+    assert "no fault" not in postmortem("replay", "a", "--step", "20").err

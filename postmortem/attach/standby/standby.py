@@ -294,7 +294,7 @@ class Standby(Observer):
             send(asking, request, seconds)
             answer: dict[str, Any] = receive(answering, seconds)
         except TimeoutError:
-            answer = {"error": f"the investigation had not ended after {seconds:.0f} s", "tick": fault.tick}
+            answer = {"error": f"to repeat the step took longer than {seconds:.0f} s", "tick": fault.tick}
         except (EOFError, BrokenPipeError):
             answer = {"error": "the copy of the process ended without an answer", "tick": fault.tick}
         self.retire()

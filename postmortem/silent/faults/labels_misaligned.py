@@ -61,8 +61,8 @@ class LabelsMisaligned(BaseFault):
         at, why = found
         yield self.blame(
             at,
-            f"the loss stays at {fmean(early):.3g}; the best constant prediction, which ignores the inputs, has "
-            f"{alone:.3g}; {why}",
+            f"the loss is {fmean(early):.3g} in the first steps and {late:.3g} in the last ones; the best constant "
+            f"prediction, which ignores the inputs, has {alone:.3g}; {why}",
             confirm="look at a few samples with their labels right before the model",
             loss=fmean(early),
             labels_alone=alone,

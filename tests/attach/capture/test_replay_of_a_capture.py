@@ -98,9 +98,9 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_fault_is_repeated_from_its_capture(at: Path, workers: str) -> None:
+def test_a_fault_is_repeated_from_its_capture(at: Path) -> None:
     """In the second epoch, from a program that begins with other weights, other data order and another random state."""
+    workers = "2"
     command = program(at, DROPS)
     watched = run(at, [*command, "9", "0", "2", workers])
     said = watched.communicate(timeout=100)[1]
@@ -168,9 +168,6 @@ def test_an_exception_alone(at: Path) -> None:
     assert result.culprit.phase == "none"
     assert result.raised is not None
     assert (result.raised.type, result.raised.line) == ("IndexError", 7)
-    (at / "train.py").write_text(RAISES.replace("> 90", "> 99").replace("(90", "(99"))
-    with pytest.raises(ReplayError, match="does not fit"):
-        api.rerun(path, [sys.executable, "train.py"], fix=False)
     (at / "train.py").write_text(RAISES.replace("model(rows)", "model(rows % 90)").replace("> 90", "> 99"))
     other = api.rerun(path, [sys.executable, "train.py"], fix=False)
     assert "here it ends without one: the step is not repeated" in other.fidelity.note

@@ -22,6 +22,8 @@ POOL = "a1 Z_.,:=-+/|()[]{}'\"<>#%\t\n\\é\x00`@*~^$&;?!0e9"
 STOP = "\x01"
 MOST = 60_000
 """Steps after which a count is given up: enough for any pattern in order."""
+ONE = (c.LITERAL, c.NOT_LITERAL, c.ANY, c.IN)
+"""What takes one character."""
 REPEATS = (c.MAX_REPEAT, c.MIN_REPEAT, c.POSSESSIVE_REPEAT)
 Nodes = list[tuple[Any, Any]]
 
@@ -86,6 +88,14 @@ class _Run:
     def __init__(self, text: str, flags: int) -> None:
         self.text, self.steps = text, 0
         self.fold, self.lines = bool(flags & re.IGNORECASE), bool(flags & re.MULTILINE)
+        self.known: dict[tuple[Any, int, str], bool] = {}
+
+    def fits(self, op: Any, av: Any, char: str) -> bool:
+        """As `fits`, looked at once for a node and a character."""
+        key = (op, av if isinstance(av, int) else id(av), char)
+        if key not in self.known:
+            self.known[key] = fits(op, av, char, self.fold)
+        return self.known[key]
 
     def match(self, nodes: Nodes, i: int, at: int, then: Callable[[int], bool]) -> bool:
         if i == len(nodes):
@@ -94,12 +104,12 @@ class _Run:
         if self.steps > MOST:
             raise TooManySteps
         op, av = nodes[i]
+        if op in ONE:
+            return at < len(self.text) and self.fits(op, av, self.text[at]) and self.match(nodes, i + 1, at + 1, then)
 
         def rest(end: int) -> bool:
             return self.match(nodes, i + 1, end, then)
 
-        if op in (c.LITERAL, c.NOT_LITERAL, c.ANY, c.IN):
-            return at < len(self.text) and fits(op, av, self.text[at], self.fold) and rest(at + 1)
         if op in REPEATS:
             return self._repeat(op, av, at, rest)
         if op is c.SUBPATTERN:
@@ -139,7 +149,7 @@ class _Run:
 
     def _repeat(self, op: Any, av: Any, at: int, rest: Callable[[int], bool]) -> bool:
         low, high, body = av
-        if op is c.POSSESSIVE_REPEAT or (len(body) == 1 and body[0][0] in (c.LITERAL, c.NOT_LITERAL, c.ANY, c.IN)):
+        if op is c.POSSESSIVE_REPEAT or (len(body) == 1 and body[0][0] in ONE):
             ends = [at]
             while len(ends) <= high and (end := self._once(body, ends[-1])) is not None and end > ends[-1]:
                 ends.append(end)
@@ -165,19 +175,13 @@ class _Run:
 
 def steps(nodes: Nodes, text: str, *, flags: int, anywhere: bool) -> int:
     """Steps to look for the pattern in a text, at every place of it (`anywhere`) or at its beginning."""
-    total = 0
     sys.setrecursionlimit(20_000)
-    for start in range(len(text) + 1 if anywhere else 1):
-        run = _Run(text, flags)
-        run.steps = total
-        try:
-            found = run.match(nodes, 0, start, lambda _: True)
-        except (TooManySteps, RecursionError):
-            return MOST
-        total = run.steps
-        if found:
-            break
-    return total
+    run = _Run(text, flags)
+    try:
+        any(run.match(nodes, 0, start, lambda _: True) for start in range(len(text) + 1 if anywhere else 1))
+    except (TooManySteps, RecursionError):
+        return MOST
+    return run.steps
 
 
 def shortest(nodes: Nodes, fold: bool) -> str:

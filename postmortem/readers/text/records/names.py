@@ -6,14 +6,12 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from math import isfinite
 
 from postmortem.core.roles import role_of
+from postmortem.readers.text.records.record import Value
 from postmortem.readers.text.records.step_words import SPLITS, position
-from postmortem.readers.text.records.tokens import TIME_UNITS
-
-if TYPE_CHECKING:
-    from postmortem.readers.text.records.record import Value
+from postmortem.readers.text.records.tokens import TIME_UNITS, number
 
 _DELIMITER = re.compile(
     r"[:=]\s?(?i:none|null|n/a|true|false|--)(?=\W)\s?"  # a value that is absent
@@ -175,6 +173,31 @@ def is_mean(named: Named, gap: str, before: Value) -> bool:
         return False
     role = role_of(named.name)
     return role is None or role == role_of(before.tag)
+
+
+_NUMBERED = re.compile(r" \(\d\)$")
+_NO_COUNT = re.compile(r"(?i)\.|nan|inf")
+
+
+def further_value(values: list[Value], text: str, gap: str, match: re.Match[str]) -> Value | None:
+    """One more value of the last name: the 0.48 of ``D(G(z)): 0.52 / 0.48``, named ``D(G(z)) (2)``; the mean of
+    ``loss: 44.5 (inf)``, of a value that is finite itself: one that was not printed was no number."""
+    kind = "nonfinite" if match.lastgroup == "nonfinite" else "number"
+    if gap.strip() not in ("(", "/") or not values or not match[kind] or (last := values[-1]).end < 0:
+        return None
+    start, stop = match.span(kind)
+    if gap == " / ":
+        shown = text[last.start : last.end]
+        if last.end + len(gap) != start or not (_NO_COUNT.search(shown) and _NO_COUNT.search(match[kind])):
+            return None  # "3.2 / 10": a share
+        first = _NUMBERED.sub("", last.tag)
+        n = sum(_NUMBERED.sub("", v.tag) == first for v in values) + 1
+        return Value(f"{first} ({n})", number(match[kind]), start, stop)
+    if kind == "number" or gap.strip() != "(" or text[match.end() : match.end() + 1] != ")":
+        return None
+    if not isfinite(last.number) or role_of(last.tag) is None:
+        return None
+    return Value(f"{last.tag} (mean)", number(match[kind]), start, stop)
 
 
 _MILLISECONDS = re.compile(r"(?i)(?:^|[\W_])ms(?:$|[\W_])")

@@ -365,3 +365,22 @@ def test_the_steps_that_a_mean_is_of_are_no_value(row: str, tag: str, value: flo
     again = mine(row.replace(f"{value:g}" if f"{value:g}" in row else str(value), "nan"))
     assert again is not None
     assert [v.tag for v in again.values if v.number != v.number] == [tag]
+
+
+@pytest.mark.parametrize(
+    ("row", "values"),
+    [
+        ("[3/5][20/40] Loss_G: 0.69 D(G(z)): 0.52 / 0.48", {"Loss_G": 0.69, "D(G(z))": 0.52, "D(G(z)) (2)": 0.48}),
+        ("step 3 acc: 0.5 / 0.7 / 0.9 lr: 0.1", {"acc": 0.5, "acc (2)": 0.7, "acc (3)": 0.9, "lr": 0.1}),
+        ("step 3 loss: 0.5 / nan", {"loss": 0.5, "loss (2)": math.nan}),
+        ("step 3 loss: 0.5 acc: 3 / 10.5", {"loss": 0.5, "acc": 3.0}),
+    ],
+)
+def test_a_name_may_have_several_values(row: str, values: dict[str, float]) -> None:
+    """Numbers with a fraction between slashes are values of one name; a share has a whole number first."""
+    record = mine(row)
+    assert record is not None
+    found = {value.tag: value.number for value in record.values}
+    assert found.keys() == values.keys()
+    assert all(same(found[tag], value) for tag, value in values.items())
+    assert all(number(row[value.start : value.end]) == value.number for value in record.values if value.number >= 0)
