@@ -154,9 +154,8 @@ def centred_median(x: Floats, window: int) -> Floats:
         return x.copy()
     ahead = trailing_median(np.concatenate([x, np.full(half + 1, x[-1])]), 2 * half + 1)
     out = ahead[half + 1 : half + 1 + len(x)].copy()
-    for i in range(half):
-        out[i] = median(x[: i + half + 1])
-        out[-1 - i] = median(x[-1 - i - half :])
+    ends = np.append(x[: 2 * half], 0.0), np.append(x[::-1][: 2 * half], 0.0)  # what follows the last does not count
+    out[:half], out[: len(x) - half - 1 : -1] = (_first_medians(end)[half + 1 :] for end in ends)
     return out
 
 
