@@ -152,6 +152,8 @@ class Run(Displayed):
     """What `postmortem run` noted of it when it had ended."""
     reload: Callable[[], Run] | None = None
     """Reads it again, see `refresh`."""
+    url: str = ""
+    """Where it was copied from, if it was."""
 
     def __repr__(self) -> str:
         """One line: what it is made of; the numbers are in `frame`."""
