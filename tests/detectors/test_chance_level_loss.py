@@ -16,6 +16,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def imbalanced(score, name):
+    """A training of two classes of which one is nearly all, scored by its accuracy and by how the other is found."""
+    steps = np.arange(29, N, 30)
+    loss = (0.2 + 0.6 * np.exp(-np.arange(N) / 80)) * noise(0.01)
+    return {"loss": loss, "pixel_acc": (steps, np.full(13, 0.996) * noise(0.001, 13)), name: (steps, score)}
+
+
+@fires(ChanceLevelLoss, step=29)
+def a_dice_of_zero_beside_a_high_accuracy(base):
+    return imbalanced(np.r_[0.008, 0.007, 0.003, np.zeros(10)], "val_dice")
+
+
+@fires(ChanceLevelLoss, step=29)
+def an_f1_of_zero_beside_a_high_accuracy(base):
+    return imbalanced(np.zeros(13), "val_f1")
+
+
+@quiet(ChanceLevelLoss)
+def a_dice_that_begins_to_rise_beside_a_high_accuracy(base):
+    return imbalanced(np.r_[np.zeros(6), np.linspace(0.01, 0.5, 7)], "val_dice")
+
+
 @fires(ChanceLevelLoss, step=0, config={"num_classes": 10})
 def a_loss_at_the_log_of_the_classes(base):
     return {"loss": np.log(10) + 0.01 * np.log(noise(1.0))}
