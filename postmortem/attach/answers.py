@@ -155,6 +155,13 @@ class Answers:
             return f"the command was ended by {by}, as by Ctrl-C or a cancelled job{words}; until then {seen}"
         return f"the command failed with {by}{words}; {seen}"
 
+    @staticmethod
+    def failure(code: int | None, said: str) -> str:
+        """How a command ended by itself with an error, with its last words; "" where it did not or was stopped."""
+        if code is None or code == 0 or code in _STOPPED:
+            return ""
+        return f"the program failed with {exit_words(code)}{f': {said}' if said else ''}"
+
     def notes(self) -> list[str]:
         """What hindered us, one line each."""
         files = sorted(self._notes.iterdir()) if self._notes.is_dir() else []

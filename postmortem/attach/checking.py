@@ -14,6 +14,7 @@ from postmortem.attach.driver import shut_in
 from postmortem.attach.printed import last_words
 from postmortem.core.blame import ENOUGH, Check, CheckResult
 from postmortem.core.errors import ReplayError
+from postmortem.silent.facts import Over
 from postmortem.silent.faults import FAULTS
 from postmortem.silent.judge import judge, learns_nothing, nonfinite_loss
 from postmortem.silent.look import read
@@ -33,6 +34,8 @@ _SLOWER = 0.5
 """So much more of the time until the first step may another run take."""
 _OTHERS = 5.0
 """Seconds in which other ranks may come to their end after the first."""
+_ENDING = 30.0
+"""Seconds in which the command may end after its processes: the interpreter takes torch down, a launcher its ranks."""
 
 
 def check(
@@ -64,7 +67,8 @@ def check(
             told = Answers(ran.session).unseen(ran.code, last_words(ran.session))
             raise ReplayError(told + (f", after {time.monotonic() - started:.0f} s" if ran.code is None else ""))
         looks = read(ran.session / "silent")
-    if result.too_few:
+        result = replace(result, failed=Answers.failure(ran.code, last_words(ran.session)))
+    if result.too_few and not result.failed:
         result = replace(result, notes=(*result.notes, _why_few(ran, seconds, steps)))
     if not tries or (result.too_few and not result.faults):
         return result
@@ -161,6 +165,8 @@ def _run(
     with shut_in(command, session, plan, session, offline=offline, sandbox=sandbox) as launched:
         waiting = _Waiting(session / "silent", seconds + starting)
         launched.wait(until=waiting.enough)
+        if all(fact.ended for look in read(session / "silent") for fact in look.of(Over)):
+            launched.wait(timeout=_ENDING)  # it ends by itself: its exit code tells whether it failed
         code = launched.returncode if launched.ended else None
         (session / "done").touch()
         if launched.failed:

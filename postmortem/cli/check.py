@@ -65,8 +65,8 @@ def check(
     about --seconds again at most. The checklist also has what a step costs in time and memory, types, devices and
     seeds, and, from further runs of a few steps that take about --seconds at most, whether one batch can be overfitted
     and two runs agree; these change no exit code. A non-finite loss is reported as well; `postmortem run` finds its
-    cause. Exit code 1: a fault or a non-finite loss was found; 2: no training was seen; 3: fewer than 4 optimizer steps
-    were seen, too few to judge.
+    cause. Exit code 1: a fault or a non-finite loss was found, or the program failed; 2: no training was seen; 3: fewer
+    than 4 optimizer steps were seen, too few to judge.
     """
     if bool(command) == (recipe is not None):
         raise click.UsageError("give a COMMAND after --, or --recipe FILE.py" + (", not both" if command else ""))

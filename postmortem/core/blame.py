@@ -65,7 +65,8 @@ class NonfiniteLoss:
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """The answer of `postmortem check` and `postmortem run --why`. `steps`: optimizer steps that were made under watch.
-    `nonfinite`: the first loss that was not finite. `notes`: what hindered the look."""
+    `nonfinite`: the first loss that was not finite. `notes`: what hindered the look. `failed`: how the program ended by
+    itself with an error; "" where it did not."""
 
     command: tuple[str, ...]
     faults: tuple[Blame, ...] = ()
@@ -74,6 +75,7 @@ class CheckResult:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     nonfinite: NonfiniteLoss | None = None
+    failed: str = ""
 
     @property
     def too_few(self) -> bool:
@@ -82,8 +84,8 @@ class CheckResult:
 
     @property
     def exit_code(self) -> int:
-        """1: faults, or a loss that was not finite; 3: no steps were seen, or too few to judge; else 0."""
-        return 1 if self.faults or self.nonfinite else 0 if self.steps >= ENOUGH else 3
+        """1: faults, a loss that was not finite, or a program that failed; 3: no steps were seen, or too few to judge; else 0."""
+        return 1 if self.faults or self.nonfinite or self.failed else 0 if self.steps >= ENOUGH else 3
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--format json` prints."""
@@ -93,6 +95,7 @@ class CheckResult:
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
             "nonfinite": self.nonfinite.as_json() if self.nonfinite is not None else None,
+            "failed": self.failed or None,
             "faults": [fault.as_json() for fault in self.faults],
             "checks": [check.as_json() for check in self.checks],
             "checked": [check.name for check in self.checks if check.status != "not checked"],

@@ -27,9 +27,12 @@ def check_lines(result: CheckResult, width: int = 100, *, verbose: bool = False,
 
 def _lines(result: CheckResult, width: int, *, verbose: bool, ran: bool) -> Iterator[str]:
     found, steps = len(result.faults), count(result.steps, "optimizer step")
+    if result.failed:
+        yield from textwrap.wrap(f"{result.failed}, after {steps}", width)
     if result.nonfinite is not None:
         yield from textwrap.wrap(_nonfinite(result.nonfinite), width)
-    what = count(found, "fault") if found else "no other fault" if result.nonfinite is not None else "no fault"
+    failed = result.failed or result.nonfinite is not None
+    what = count(found, "fault") if found else "no other fault" if failed else "no fault"
     if result.too_few and not found:
         verb = "was" if result.steps == 1 else "were"
         yield from textwrap.wrap(f"not judged: only {steps} {verb} seen, and at least {ENOUGH} are needed", width)

@@ -46,6 +46,19 @@ def called(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+def test_a_program_that_fails_is_said(tmp_path: Path) -> None:
+    """Steps enough to judge, none of them at fault, and then an error: it does not pass."""
+    (tmp_path / "train.py").write_text(
+        TRAIN.replace("CLEAR", "optimizer.zero_grad()").replace("exit(7)", "exit('no disk')")
+    )
+    done = called(tmp_path, "check", "--no-try", "--", sys.executable, "train.py", "--short")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[:2] == [
+        "the program failed with exit code 1: no disk, after 12 optimizer steps",
+        "no other fault found in 12 optimizer steps",
+    ]
+
+
 def test_check_ends_the_program_and_leaves_its_folder_alone(tmp_path: Path) -> None:
     """The program never ends by itself; the answer names the line, and no file is written."""
     (tmp_path / "train.py").write_text(TRAIN.replace("CLEAR", "pass"))
