@@ -17,6 +17,7 @@ from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import classes_told, guessed, lost_to_chance
 from postmortem.detectors.shared.frozen import digits, flat
 from postmortem.detectors.shared.lr_phase import still_warms_up
+from postmortem.detectors.shared.settled import settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,8 @@ class ChanceLevelLoss(BaseDetector):
     overlap (Dice, IoU) that stays poor in all evaluations while the training loss falls; a poor validation accuracy
     that does not change while the training loss falls; in reinforcement learning, an explained variance near zero from
     the first update to the last, with a reward that does not rise; a loss at ln(k) and an accuracy at 1/k to the end of
-    the log, after both were clearly better.
+    the log, after both were clearly better; a loss that comes down from far above ln(k) to that level, with an accuracy
+    that stands still near 1/k.
 
     Why it matters: the model predicts the same for every input: it has learned nothing, or has lost what it had
     learned.
@@ -108,6 +110,7 @@ class ChanceLevelLoss(BaseDetector):
             raise NotChecked("no training loss with a known number of classes")
         learns = not still_warms_up(view)
         found = (self._guesses(losses[0], known) if losses and learns else None) or self._lost(view)
+        found = found or (self._comes_down(losses, scores, known) if losses and learns else None)
         found = found or (self._never_learns(view, scores) if learns else None)
         found = found or (self._held_out_at_chance(view, scores, losses) if learns else None)
         found = found or self._scores_nothing(scores, losses) or self._one_answer(scores, losses)
@@ -142,6 +145,14 @@ class ChanceLevelLoss(BaseDetector):
                 evidence={"level": level, "classes": k, "ln_classes": chance},
             )
         return None
+
+    def _comes_down(self, losses: list[Series], scores: list[Series], known: list[tuple[int, str]]) -> Finding | None:
+        """A training loss that falls from far above ln(k) to it, with an accuracy that stands still."""
+        found = settled(losses[0], scores, [k for k, _ in known], self.options.points)
+        if found is None:
+            return None
+        end = len(losses[0]) - 1
+        return self.found(losses[0], found.at, found.message(losses[0]), end=end, evidence=found.evidence)
 
     def _lost(self, view: View) -> Finding | None:
         """A training that had learned, and ends at chance by its loss and its accuracy."""
