@@ -94,7 +94,7 @@ class Agent(Flags):
         super().__init__(self.failed, self.tick_ended, share=_FLAGS[plan["mode"]] * scale, deferred=late)
         self.session, self.plan = session, plan
         self.report = Report(session)
-        self.standby = Standby(share=_SHARE[plan["mode"]] * scale)
+        self.standby = Standby(share=_SHARE[plan["mode"]] * scale, prepaid="budget" in plan)
         self.captures = Captures(plan.get("capture"), self._terminated)
         self._capturing: int | None = None
         self._jump = Jump(**plan["jump"]) if "jump" in plan else None
@@ -271,6 +271,8 @@ class Agent(Flags):
                 why = NO_OPTIMIZER
             elif not self._forks():
                 why = _HINDERED if self.standby.hindered else _NO_FORK
+            elif "budget" in self.plan:
+                why += f": within a budget of {self.plan['budget']:g} there is one in some steps only"
             self.report.line("unexamined", why=why, again=why != NO_OPTIMIZER and not self._forks())
             return
         if "capture" in answer:

@@ -82,7 +82,7 @@ class Watch:
         for optimizer in self._optimizers():
             listener.optimizers.add(optimizer)
         if listener.optimizers:
-            agent.begin()
+            agent.begin(self._model)
         return self
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
@@ -204,8 +204,8 @@ class _Agent(Agent):
         super().__init__(session, plan)
         self._watch = watch
 
-    def begin(self) -> None:
-        """The first step begins."""
+    def begin(self, model: torch.nn.Module | None) -> None:
+        """The first step begins. model: the one that is trained, where that is known."""
         self._sleep(-1)
 
     def in_fork(self) -> Observer:
@@ -231,6 +231,13 @@ class _Agent(Agent):
 class _Paced(Paced, _Agent):
     """The same, within a budget."""
 
+    def begin(self, model: torch.nn.Module | None) -> None:
+        """What would have to be searched for in a step is looked up before the first one."""
+        self.statistics.find(model)
+        if self._levels is not None:
+            self._levels.prepare()
+        super().begin(model)
+
 
 def watch(
     model: torch.nn.Module | None = None,
@@ -251,9 +258,11 @@ def watch(
     model, optimizer: watch only these; None: all in the process.
     level: what to measure in addition ("basic", "advanced", "extreme", as `postmortem run --level`); it is written to a
         history in `folder`/history, which a scan reads. None: no history is kept.
-    budget: largest share of the CPU time of the steps that watching may use, such as 0.05. It measures as often as its
-        measured cost allows. If steps are so short that even reading their losses costs more, ranges of steps are not
-        watched; a fault in such a range is reported later and without a culprit.
+    budget: largest share of the CPU time of the steps that watching may use, such as 0.05. Nothing is measured or
+        copied before its cost is earned; the cost is estimated from the sizes of the parameters, then measured. With
+        0.01 and a copy of the process that costs 0.3 s, a fault in the first 60 s or more has no culprit. If steps are
+        so short that even reading their losses costs more, ranges of steps are not watched; a fault in such a range is
+        reported later and without a culprit. What is set up when the block is entered is not counted.
     on_fault: after a fault "continue", "skip" updates with non-finite gradients, or "stop" with exit code 1.
     fix: whether fixes are tried. captures: how many captures are kept in `folder`/captures; 0: none is written.
 

@@ -17,10 +17,15 @@ from postmortem.core.errors import UsageError, did_you_mean
 from postmortem.core.printable import filled
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
+from postmortem.diagnoses.shared.story import sentence
+from postmortem.reporters.shared.what_happened import CAUSES as CULPRITS
 from postmortem.silent.faults import FAULTS
 
 _HANGING = " " * 11
 """Before the further lines of a rule."""
+_ANY_EXCEPTION = "generic-exception"
+_EXCEPTION = re.compile(r"\w(?:Error|Exception|Warning|Interrupt|Exit|Failure)\b|\w: |Traceback \(")
+"""What tells the message of an exception from a name that is mistyped."""
 _MARK = re.compile(r"\s*(?:[-*] |\d+\. )")
 
 
@@ -32,6 +37,12 @@ def _pages() -> list[dict[str, Any]]:
     pages += [_page("signature", "", s.id, s.severity, signatures.page(s)) for s in signatures.CATALOGUE.values()]
     pages += [_page("silent fault", f.code, f.name, "error", inspect.getdoc(f) or "") for f in FAULTS]
     return pages
+
+
+def _cause_pages() -> list[dict[str, Any]]:
+    """The causes that a replay names, in a line each; those that are a diagnosis as well have its page."""
+    where = "`postmortem replay` and `run` name it as the cause of a step that fails: see docs/replay.md."
+    return [_page("cause", "", name, "", f"{sentence(text)}.\n\n{where}") for name, text in CULPRITS.items()]
 
 
 def _detector_text(detector: Any) -> str:
@@ -69,15 +80,18 @@ def explain(what: str, verbose: bool, format_: str) -> int:
     a failure in a log (cuda-oom, or the message itself): its meaning, how it is detected, causes, fixes."""
     pages = _pages()
     what = what.removeprefix("crash: ")  # as reports name the diagnosis of a crash with a signature
-    chosen = _named(what, pages) or _named(what, _fix_pages())  # torch is imported only where nothing else is meant
+    chosen = _named(what, pages) or _named(what, _cause_pages())
+    chosen = chosen or _named(what, _fix_pages())  # torch is imported only where nothing else is meant
+    chosen = chosen or _named(what.replace("_", "-"), pages)  # as Python would spell it
     if not chosen:
         family = [f"{p['code']} {p['name']}" for p in pages if what and p["code"].startswith(what.upper())]
         if family:
             raise UsageError(f"{what!r} is a family of findings; choose one: {', '.join(family)}")
-        if (met := signatures.CATALOGUE.match(what, exception=True)) is not None:  # a message of a log, pasted
+        met = signatures.CATALOGUE.match(what, exception=True)  # a message of a log, pasted
+        if met is not None and (met[0].id != _ANY_EXCEPTION or _EXCEPTION.search(what)):
             chosen = [p for p in pages if p["name"] == met[0].id]
     if not chosen:
-        names = [x for p in pages for x in (p["code"], p["name"]) if x]
+        names = [x for p in (*pages, *_cause_pages()) for x in (p["code"], p["name"]) if x]
         raise UsageError(f"unknown name {what!r}{did_you_mean(what, names)} (`postmortem rules` lists all)")
     if format_ == "json":
         echo_json(chosen)

@@ -27,6 +27,8 @@ class Parting:
     values: tuple[float, float] | None
     """The two values at `exact_step`."""
     beyond_noise_step: int | None
+    shift: float | None = None
+    """The mean of the second run above that of the first, where it is above, or below, in all parts of the run."""
     unit: str = "step"
     """What its steps count: "step" or "epoch"."""
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=np.generic)
 
+_MANY = 1024
+
 
 def distinct(values: NDArray[T]) -> NDArray[T]:
     """The distinct values in ascending order, NaN once and last.
@@ -20,6 +22,8 @@ def distinct(values: NDArray[T]) -> NDArray[T]:
     >>> distinct(np.array([3, 1, 3, 2, 1]))
     array([1, 2, 3])
     """
+    if values.size > _MANY and (values == values.flat[0]).all():  # a column of one number need not be sorted
+        return values.flat[:1].copy()
     ordered = np.sort(values, axis=None)
     if not len(ordered):
         return ordered

@@ -15,8 +15,12 @@ from postmortem.core.display import as_html
 SCHEMA_VERSION = 1
 GROWTH = "growth"
 """Key in `Culprit.tensor`: the growth of the loss that ended in the fault, in one sentence."""
+DERIVATIVE = "derivative"
+"""Key in `Culprit.tensor`: in the backward pass, the operation that computes the derivative; the tensors are its."""
 MASKED = "masked_rows"
 """Key in `Culprit.tensor`, and in the statistics of the input of a softmax: rows that hold only -inf."""
+OUTSIDE = "outside"
+"""Key in `Culprit.tensor`: how many values lie how far outside the range of the operator, in words."""
 RISE = "rise"
 """Key in `Culprit.tensor`: how a finite loss left its course without any update, in one sentence."""
 RATE = "learning_rate"

@@ -181,6 +181,11 @@ def _is_error(name: str) -> bool:
     return _ERRORS.search(name) is not None and not _is_named_loss(name)
 
 
+def is_error(tag: str) -> bool:
+    """Whether a tag is an error of predictions (MAPE, RMSE), not a loss by its name."""
+    return _is_error(plain_name(tag))
+
+
 def _has_held_out_v(found: re.Match[str], known: dict[str, str | None]) -> bool:
     """Whether ``v_x`` is measured on held-out data: ``x`` is logged as well, or ``loss`` beside ``v_loss``."""
     if any(map(_POLICY.search, known)):

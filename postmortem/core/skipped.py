@@ -85,7 +85,8 @@ class Skips(Counter[Skip]):
 
     def __init__(self, counts: Mapping[Skip, int] | None = None, words: Mapping[str, int] | None = None) -> None:
         dict.__init__(self, counts or ())  # that of Counter takes ten times as long, and each file has its own
-        self.words: Counter[str] = Counter(words or {})
+        self.words: Counter[str] = Counter.__new__(Counter)
+        dict.__init__(self.words, words or ())
 
     def __reduce__(self) -> tuple[type[Skips], tuple[dict[Skip, int], dict[str, int]]]:
         """A `Counter` would go to another process without the words."""

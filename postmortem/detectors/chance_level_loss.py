@@ -17,6 +17,7 @@ from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import classes_told, guessed, lost_to_chance
 from postmortem.detectors.shared.frozen import digits, flat
 from postmortem.detectors.shared.lr_phase import still_warms_up
+from postmortem.detectors.shared.scores import AUC, OF_CLASS, OVERLAP, improves, rises
 from postmortem.detectors.shared.settled import settled
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 _CLASSES = ("num_classes", "n_classes", "num_labels", "classes", "vocab_size", "n_vocab", "output_dim")
 _RECORD = later(r"(?:^|[ /])(?:best|highest|max(?:imum)?)\b")
 """Scores that can only rise, as they repeat the best one."""
-_OVERLAP = re.compile(r"\b(?:m(?:ean )?)?(?:dice|dsc|ious?|jaccard)\b(?! loss)")
-"""Scores of a segmentation, 1 where prediction and label agree: next to nothing is bad for any task."""
-_AUC = later(r"\b(?:roc )?auc|\bauroc\b")
-"""Scores of two classes that are 0.5 for a model without information, whatever the shares of the classes."""
 _EXPLAINED = re.compile(r"(?:^|[\W_])explained_?var", re.IGNORECASE)
 _LITTLE = 0.05
 """The most that a value function without use explains of the returns."""
@@ -43,6 +40,9 @@ _FEW = 5
 _FALLS = 0.9
 """A loss that ends below this share of its start falls."""
 
+_BELOW_CHANCE = 0.75
+"""The share of its level that a score of guesses is not below in the first evaluations."""
+
 
 @detector
 class ChanceLevelLoss(BaseDetector):
@@ -50,7 +50,8 @@ class ChanceLevelLoss(BaseDetector):
 
     What it looks for: a training loss that ends at ln(number of classes), where the number is known from the
     configuration, from what the log prints ("100 classes", "chance=1%") or from an accuracy of 1 / (number of classes);
-    scores that are zero from the first evaluation to the last; scores that take only two values, which add up to 1,
+    scores that are zero from the first evaluation to the last, whatever an accuracy says if they are of how well a
+    class is found (Dice, IoU, F1, recall); scores that take only two values, which add up to 1,
     while the loss does not fall; an accuracy at 1/k in the whole run, with a loss at ln(k) or somewhat above; a
     validation accuracy at 1/k in all evaluations, with a validation loss at ln(k), or far above it while the training
     loss falls; a score of
@@ -181,7 +182,7 @@ class ChanceLevelLoss(BaseDetector):
             for score in scores:
                 if min(len(loss), len(score)) < self.options.evaluations:
                     continue
-                least = 2 if _AUC.search(plain_name(score.tag)) else 3
+                least = 2 if AUC.search(plain_name(score.tag)) else 3
                 if k := guessed(loss, score, told, least=least):
                     return self._no_better(loss, score, k, known=k in told)
         return None
@@ -204,7 +205,7 @@ class ChanceLevelLoss(BaseDetector):
     def _no_better(self, loss: Series, score: Series, k: int, *, known: bool, train: Series | None = None) -> Finding:
         level, scored = median(loss.value), median(score.value)
         chance = f"which is chance among {k} classes" if known else f"about chance if there are {k} classes"
-        if _AUC.search(plain_name(score.tag)):
+        if AUC.search(plain_name(score.tag)):
             chance = "as for a model without information"
         result = "nothing is learned" if loss.role != "val_loss" else "nothing that is learned carries over"
         if train is not None and (fall := median(train.value[:5]) - median(train.value[-5:])) > noise(train.value):
@@ -232,15 +233,22 @@ class ChanceLevelLoss(BaseDetector):
                     return None
                 falls = f", though {losses[0].tag} falls from {number(first)} to {number(last)}"
                 measured = ", or the score is computed wrongly (labels, threshold, classes)"
-        long = [s for s in scores if len(s) >= self.options.evaluations]
-        if not long or any(self._shows_something(s.value) for s in scores):
+        strict = [s for s in scores if OF_CLASS.search(plain_name(s.tag))]
+        judged = [s for s in strict or scores if len(s) >= self.options.evaluations]
+        if not judged or any(self._shows_something(s.value) for s in strict or scores):
             return None
-        series = long[0]
+        series, other = judged[0], next((s for s in scores if self._shows_something(s.value)), None)
+        beside = ""
+        if other is not None:
+            beside = (
+                f"; {other.tag} is {number(median(other.value[-5:]))}, as it is for a model that predicts the most "
+            )
+            beside += "frequent class alone where that is nearly all"
         return self.found(
             series,
             0,
             f"{series.tag} is {number(series.value.max())} at most in all {len(series)} points{falls}: "
-            f"the model has learned next to nothing that this score measures{measured}",
+            f"the model has learned next to nothing that this score measures{measured}{beside}",
             end=len(series) - 1,
             evidence={"best": series.value.max(), "points": len(series)},
         )
@@ -279,14 +287,14 @@ class ChanceLevelLoss(BaseDetector):
         measured = [
             s
             for s in scores
-            if _OVERLAP.search(plain_name(s.tag)) and (s.role == "val_accuracy" or 5 * len(s) <= len(losses[0]))
+            if OVERLAP.search(plain_name(s.tag)) and (s.role == "val_accuracy" or 5 * len(s) <= len(losses[0]))
         ]
         long = [s for s in measured if len(s) >= self.options.points]
         poor = all(s.value.min() >= 0 and s.value.max() <= self.options.poor for s in measured)
         if not long or not poor or last > 0.7 * first:
             return None
         series = max(long, key=len)
-        if _rises(series.value) or int(np.argmax(series.value)) <= len(series) // 10:
+        if rises(series.value) or int(np.argmax(series.value)) <= len(series) // 10:
             return None  # or it falls from its start, as a loss that is named after the score
         return self.found(
             series,
@@ -325,14 +333,9 @@ class ChanceLevelLoss(BaseDetector):
 
     def _explains_nothing(self, critic: Series, rewards: list[Series]) -> Finding | None:
         """An explained variance near zero from the first update to the last, with a reward that does not rise."""
-        if float(np.abs(critic.value).max(initial=0.0)) > _LITTLE:
+        most = float(np.abs(critic.value).max(initial=0.0))
+        if most > _LITTLE or any(improves(reward.value) for reward in rewards):
             return None
-        for reward in rewards:
-            x = reward.value
-            rise = float(median(x[-(len(x) // 3) :]) - median(x[: max(5, len(x) // 10)]))
-            if not noise(x) or rise > 2 * noise(x):
-                return None
-        most = float(np.abs(critic.value).max())
         return self.found(
             critic,
             0,
@@ -362,6 +365,8 @@ class ChanceLevelLoss(BaseDetector):
             return None
         if told and not any(abs(level * n - 1) < 0.1 for n, _ in told):
             return None
+        if not told and float(score.value[:3].min()) < _BELOW_CHANCE * median(score.value):
+            return None  # guessing scores no less at first: it learned that much, of more classes
         train, test = (median(s.value[-max(3, len(s) // 3) :]) for s in (losses[0], held_out))
         if not (train < 0.5 * math.log(k) and test > 2 * math.log(k)):
             return None
@@ -391,10 +396,3 @@ class ChanceLevelLoss(BaseDetector):
             if guess > 1.5 and 0.75 < level * round(guess) < 1.35:  # a rare class count is not to be read off the score
                 found.append((round(guess), f"a number estimated from the loss; {score.tag} is {number(level)}"))
         return found
-
-
-def _rises(score: NDArray[np.float64]) -> bool:
-    """Whether the last third of a score float64[n] is clearly above the others."""
-    third = max(1, len(score) // 3)
-    level = [median(part) for part in (score[:third], score[third:-third], score[-third:])]
-    return level[2] > 1.3 * max(level[:2]) + 0.02

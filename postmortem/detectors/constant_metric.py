@@ -26,6 +26,8 @@ _UNREWARDED = 50
 """Points without a reward from which a run is suspect: a sparse one may come late."""
 _RECORD = re.compile(r"(?:^|[ /])(?:best|record)\b|\bso far\b")
 """Names of the best value up to now, which stays as it is until a better one comes."""
+_EXTREME = re.compile(r"(?:^|[ /])(?:max|min|maximum|minimum)(?=$|[ /])")
+"""Names of the highest or lowest of many values, which may be a limit of the task."""
 _TAIL = 10
 """A log that begins after so many times the steps that it shows is the tail of a training."""
 
@@ -51,7 +53,8 @@ class ConstantMetric(BaseDetector):
     Known false positives: a gradient norm logged after clipping is constant at the clipping limit (which usually has
     too few digits to be reported). Saturated scores (1, 100 %) are not reported, nor is -1 in place of a score, nor a
     validation score that settles after the training loss has fallen to a hundredth of its start, nor the best value so
-    far (`best_reward`) that is not improved any more.
+    far (`best_reward`) that is not improved any more, nor the highest or lowest reward of many episodes, which may be
+    a limit of the task.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,8 @@ class ConstantMetric(BaseDetector):
         """Whether the repetition cannot be explained by saturation or rounding, or by what the name says."""
         value = float(series.value[-1])
         if at > 0 and _RECORD.search(plain_name(series.tag)):
+            return False
+        if series.role == "reward" and _EXTREME.search(plain_name(series.tag)):
             return False
         if series.role in _SCORES:
             # a score of zero has not begun yet; one below zero stands for none (COCO's -1: no such objects)

@@ -170,10 +170,17 @@ class Crash(BaseDetector):
 def _unreadable(event: Event) -> str | None:
     """The file of the data set that an exception names as one that cannot be read."""
     kinds = {event.kind, event.fields.get("cause_kind")}
-    named = event.fields.get("file") if kinds & {"sample-unreadable", "data-corrupt"} else None
+    if not kinds & {"sample-unreadable", "data-corrupt"}:
+        return None
+    named = event.fields.get("file")
+    if not named:  # a program may add the file to a message of a library that has none
+        said = [event.fields.get("exception_message") or event.message, *(event.fields.get("causes") or ())]
+        named = next((found["file"] for text in reversed(said) if (found := _AT_END.search(str(text)))), None)
     return str(named).strip() or None if named else None
 
 
+_AT_END = later(r"(?:^|[\s'\"(=:])(?P<file>[\w.~-]{0,60}/[\w./@+-]{1,300}\.\w{2,6})['\")\]]{0,3}\.?$")
+"""The path of a file at the end of a message."""
 _SIGNAL = later(r"^.*[\]|](?=(?:\[rank: \d+\] )?Received SIG)")
 """The bar that a message about a signal was printed behind."""
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _PLAIN = float(np.log(1.5))
 """Rise of log(loss) that is none of its noise, be the rise that follows however large."""
+_CLIMB = float(np.log(1.1))
+"""How far above the log of its first value a loss is on its way up, if each point is above the one before."""
 
 
 @detector
@@ -196,13 +198,18 @@ class Divergence(BaseDetector):
         )
 
     def _left_the_start(self, x: NDArray[np.float64]) -> int:
-        """The first point after which the loss stays above twice its first value; 0 if it does not, or only later.
+        """The first point of the climb after which the loss stays above twice its first value; 0 if it does not, or
+        only later.
 
         An untrained model's loss is about as high as a loss gets without divergence, so no noise has to be known.
         """
         left = int(np.flatnonzero(x <= x[0] + np.log(2))[-1]) + 1
         early = left <= max(3, len(x) // 10)
-        return left if early and median(x[left:]) > x[0] + np.log(self.options.from_start) else 0
+        if not (early and median(x[left:]) > x[0] + np.log(self.options.from_start)):
+            return 0
+        while left > 1 and x[0] + _CLIMB < x[left - 1] < x[left]:
+            left -= 1
+        return left
 
     @staticmethod
     def _onset(smooth: NDArray[np.float64], best: int, level: float, rise: float, spread: float) -> int:

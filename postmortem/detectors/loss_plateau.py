@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _LEAST_RISE = 0.1
 """Difference of log(loss) by which a level lies above the values before it."""
+_NEAR, _NEAR_LEVEL = 6.0, 0.02
+"""Noises, and share of the level, within which values lie at it."""
+_STRAY = 0.02
+"""The share of single values that may lie elsewhere."""
 
 
 @detector
@@ -94,6 +98,7 @@ class LossPlateau(BaseDetector):
                     "rows": len(rest),
                     "points": len(series),
                     "why": why,
+                    "risen_from": float(series.value[0]) if _risen(series.value, median(rest), noise(rest)) else None,
                 },
             )
 
@@ -131,6 +136,8 @@ class LossPlateau(BaseDetector):
         level, spread = median(x), noise(x)
         if not flat(x) or x.min() == x.max() or spread > 0.05 * abs(level) or x[0] - level > 4 * spread:
             return None
+        if _risen(x, level, spread) and (risen := _stays_from(x, level, _near(level, spread))):
+            return int(series.step[risen]), f"it rose from {number(x[0])} at step {series.step[0]}, and never came back"
         smooth = centred_median(x, 2 * max(2, len(x) // 20) + 1)
         if float(np.ptp(smooth)) > max(4 * spread / (len(x) / 10) ** 0.5, 0.02 * abs(level)):
             return None
@@ -179,6 +186,22 @@ class LossPlateau(BaseDetector):
             or before[-w:].mean() - after[:w].mean() > 4 * max(*pace, noise(y) / w**0.5)  # the same, right at this row
         )
         return None if explained else (step, "it stops falling abruptly, while a converging loss slows down gradually")
+
+
+def _near(level: float, spread: float) -> float:
+    return max(_NEAR * spread, _NEAR_LEVEL * abs(level))
+
+
+def _risen(x: NDArray[np.float64], level: float, spread: float) -> bool:
+    """Whether the first value lies clearly below the level at which the loss stays."""
+    return bool(level - x[0] > _near(level, spread))
+
+
+def _stays_from(x: NDArray[np.float64], level: float, near: float) -> int:
+    """The first point from which nearly all values lie near the level, if it is one of the first; else 0."""
+    far = np.abs(x - level) > near
+    first = int(np.flatnonzero(far[: max(3, len(x) // 5)]).max(initial=-1)) + 1
+    return first if first < len(x) // 5 and np.mean(far[first:]) < _STRAY else 0
 
 
 def _fell(x: NDArray[np.float64]) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import median, noise, row_medians
+from postmortem.core.stats import median, row_medians, sigma
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
@@ -15,6 +15,16 @@ from postmortem.detectors.shared.excursions import WINDOW, Excursion, excursions
 from postmortem.detectors.shared.frozen import decimals
 from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
+from postmortem.detectors.shared.mild_spikes import (
+    BRIEF,
+    cheap,
+    early,
+    first_after_summary,
+    hardly_anything,
+    often_zero,
+    reward_holds,
+    rounded,
+)
 from postmortem.detectors.shared.regimes import change_at, change_behind, far_above_start, period_of, valley
 
 if TYPE_CHECKING:
@@ -30,16 +40,6 @@ if TYPE_CHECKING:
 
 
 _LEAST = math.log(1.1)
-_HARDLY = 0.03
-"""The share of the first level of a loss that a spike may reach and still be next to nothing."""
-_ROUNDED = 10
-"""Units of the last printed digit between which rounding makes any ratio: 0.0000 to 0.0006 is no jump."""
-_CHEAP, _BRIEF = 0.15, 5
-"""The share of what was learned that a spike may give back, and the rows it may take, to be no more than a remark."""
-_BEGINNING = 0.1
-"""The share of the run in which a spike that stays below the first losses and is soon over is a remark."""
-_ZEROS = 0.1
-"""The share of exact zeros from which on a loss has no noise that a jump can be measured by."""
 _AROUND, _SAME_WAY, _FAR_ABOVE = 6, 0.7, 3.0
 """Rows beside a jump whose steps it is to be larger than; the share of them that go the same way as the one before in a
 smooth curve, where noise has a third; the ratio to the usual one of them from which on a step is a jump."""
@@ -75,7 +75,8 @@ class LossSpike(BaseDetector):
     is a few hundredths of the first level of the loss (a loss near zero scatters by ratio), or it gives back less than
     15 % of what had been learned and is over in a few rows, or it is over in a few rows of the first tenth of the run
     and stays below the first losses, or it is small (`large`)
-    and in the first row after an evaluation, where a printed mean often starts again, or more than a tenth of the
+    or of a single row, and the first after an evaluation or after the summary of an epoch, where a printed mean often
+    starts again, or more than a tenth of the
     losses before it are exactly 0, as of a triplet or hinge loss. Info as well if a schedule that
     is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the start of a rise
     that a slow change of one explains (the weight of a loss term), or if the log announces a new phase there in words
@@ -130,7 +131,7 @@ class LossSpike(BaseDetector):
             found = [e for e in excursions(res, self.options.sure, _LEAST, start) if _lost_half(res, e)]
         found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
         unit = 10.0 ** -decimals(res.series.value) if found else 1.0
-        found = [e for e in found if not _rounded(res, e, unit)]
+        found = [e for e in found if not rounded(res, e, unit)]
         if contest and not res.log:
             # a critic's loss swings about zero: its ratio is taken to all values before, not to the level
             so_far = np.maximum.accumulate(np.abs(res.series.value))
@@ -142,7 +143,7 @@ class LossSpike(BaseDetector):
         more = [] if standing or contest else self._returning(res, found, start)
         standing = standing or more[:1]
         lost = None if contest or any(e.last >= len(res.rise) - 2 for e in standing) else _lost_for_good(res, start)
-        if lost is not None and all(abs(e.first - lost.first) > _BRIEF for e in standing):
+        if lost is not None and all(abs(e.first - lost.first) > BRIEF for e in standing):
             standing.append(lost)
         period = period_of(res.series, [spike.first for spike in standing])
         for spike in sorted(standing, key=lambda e: e.first):
@@ -154,11 +155,11 @@ class LossSpike(BaseDetector):
                 high = high or not excuses(view, int(res.series.step[spike.first]))
                 small = res.log and spike.rise < math.log(self.options.large)
                 mild = (
-                    _reward_holds(view, res.series, spike)
-                    or (res.log and (_hardly_anything(res.series, spike) or _cheap(res, spike)))
-                    or _often_zero(res.series, spike)
-                    or _early(res.series, spike)
-                    or (small and _first_after_evaluation(view, res.series, spike))
+                    reward_holds(view, res.series, spike)
+                    or (res.log and (hardly_anything(res.series, spike) or cheap(res, spike)))
+                    or often_zero(res.series, spike)
+                    or early(view, res.series, spike)
+                    or ((small or spike.last == spike.first) and first_after_summary(view, res.series, spike))
                 )
                 logged = [s for s in view.series if (s.tag, s.rank) == (series.tag, series.rank)]
                 raw = max(logged, key=lambda s: int(s.step[-1]))
@@ -187,7 +188,8 @@ class LossSpike(BaseDetector):
             and not (res.log and self._stays_up(series, spike.last, min(before, lately)))
         )
         at_end = spike.last >= len(value) - 2 and len(value) - spike.first <= max(_STAYS, len(value) // 20)
-        late = None if recovered else self._late_return(value[spike.last + 1 :], min(before, lately))
+        usual = min(before, lately) + sigma(value[max(0, spike.first - WINDOW) : spike.first])
+        late = None if recovered else self._late_return(value[spike.last + 1 :], usual)
         how = "and does not recover"
         if late is not None:
             how = f"and is back at its level only at step {step[spike.last + 1 + late]}"
@@ -197,7 +199,7 @@ class LossSpike(BaseDetector):
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         top = spike.first + int(np.argmax(value[spike.first : spike.last + 1 if recovered else None]))
         at_peak = f" (peak {number(value[top])} at step {step[top]})" if top > spike.first else ""
-        mild = recovered or at_end or series.role == "val_loss"
+        mild = recovered or at_end or late is not None or series.role == "val_loss"
         if change and not recovered:
             first, after = median(value[: max(3, len(value) // 50)]), median(value[spike.first :])
             change = change if change.allows(first, before, after) else None
@@ -270,57 +272,6 @@ def _with_more(jump: Finding, series: Series, every: list[Excursion]) -> Finding
     steps = [int(series.step[e.peak]) for e in every]
     message = f"{jump.message}; {len(steps) - 1} more such jumps up to step {steps[-1]}"
     return replace(jump, message=message, evidence={**jump.evidence, "steps": steps})
-
-
-def _reward_holds(view: View, series: Series, spike: Excursion) -> bool:
-    """Whether a reward is logged and is no lower at the end than before the spike, which then cost nothing."""
-    for reward in (s.finite for s in view.of("reward")):
-        before = reward.value[reward.step < series.step[spike.first]][-10:]
-        if len(before) >= 3 and len(reward) >= 10:
-            end = reward.value[-max(3, len(reward) // 10) :]
-            return bool(median(end) >= median(before) - noise(reward.value))
-    return False
-
-
-def _rounded(res: Residuals, spike: Excursion, unit: float) -> bool:
-    """Whether the level before and the peak differ by no more than a few units of the last digit that is printed."""
-    value = res.series.value
-    level, peak = median(value[max(0, spike.first - WINDOW) : spike.first]), float(value[spike.peak])
-    return level < _ROUNDED * unit and peak - level < _ROUNDED * unit
-
-
-def _hardly_anything(series: Series, spike: Excursion) -> bool:
-    """Whether even the peak is a small share of the first loss: one that is nearly zero scatters by ratio."""
-    first = median(series.value[: max(3, len(series) // 50)])
-    return bool(series.value[spike.peak] < _HARDLY * first)
-
-
-def _often_zero(series: Series, spike: Excursion) -> bool:
-    """Whether many losses before the spike are exactly 0, as of a hinge or triplet loss: any other is a jump then."""
-    return bool(np.mean(series.value[: spike.first] == 0) > _ZEROS)
-
-
-def _cheap(res: Residuals, spike: Excursion) -> bool:
-    """Whether a spike is over in a few rows and gives back next to nothing of what was learned before it."""
-    value = res.series.value
-    first, before = float(value[:3].max()), math.exp(res.base[spike.first])
-    brief = spike.last - spike.first < _BRIEF
-    return brief and before < first and float(value[spike.peak]) - before < _CHEAP * (first - before)
-
-
-def _early(series: Series, spike: Excursion) -> bool:
-    """Whether a spike is over in a few rows of the first tenth of the run, and below the first losses: the loss falls
-    fast there, and hardly anything was learned yet that could be lost."""
-    value = series.value
-    brief = spike.last - spike.first < _BRIEF and spike.first < _BEGINNING * len(value)
-    return brief and bool(value[spike.peak] < value[:3].max())
-
-
-def _first_after_evaluation(view: View, series: Series, spike: Excursion) -> bool:
-    """Whether an evaluation lies between the spike and the row before: a printed mean often starts again there."""
-    last, now = series.step[spike.first - 1], series.step[spike.first]
-    held_out = [s.step for s in view.of("val_loss", "val_accuracy") if 5 * len(s) <= len(series)]
-    return any(bool(((last <= step) & (step < now)).any()) for step in held_out)
 
 
 def _lost_half(res: Residuals, spike: Excursion) -> bool:

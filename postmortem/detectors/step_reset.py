@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,8 @@ from postmortem.detectors.shared.regimes import announced
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from postmortem.core.run import Restart
     from postmortem.core.view import View
 
@@ -24,6 +27,15 @@ _FEW = 6
 _AGAIN = 3
 """Different values that have to come again before a repeated part counts as the same: fewer may be a coincidence."""
 
+_USUAL = 0.6
+"""The share of the gaps between the rows of an attempt that are its interval; the last row may lie anywhere."""
+
+_AT_ITS_LEVEL = 0.15
+"""The share of what a loss had fallen by which it may lie higher and still go on where it was."""
+_APPENDED = ("text", "csv", "json", "jsonl")
+"""Sources that programs append to: each start of a program adds to the file of the one before."""
+_MOST = 3
+"""Restarts told one by one; more are one finding."""
 _PHASES = ("new-phase", "setup-change")
 """Announcements after which a counter may start over."""
 _OF_TRAINING = ("loss", "lr", "grad_norm", "loss_scale", "reward")
@@ -111,24 +123,41 @@ def _from_the_start(view: View, restart: Restart) -> bool:
     code = int(points.code[restart.row])
     rows = np.flatnonzero((points.code == code) & (stream.segment == attempt))
     gaps = np.diff(points.take("step", rows))
-    return len(gaps) >= _FEW and bool((gaps == restart.after).all())
+    interval = restart.after + int((view.first_step or 0) == 0 or restart.after % 10 == 9)  # 19, 39, 59 counts from 0
+    return len(gaps) > 0 and bool(np.isin(gaps, (restart.after, interval)).mean() >= _USUAL)
+
+
+def _losses(view: View, restart: Restart) -> tuple[NDArray[np.float64], NDArray[np.float64], list[int]]:
+    """The losses of the attempts before and after a restart, and the last step of each."""
+    loss = view.main("loss") or view.main("val_loss")
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    if loss is None or stream is None or loss.tag not in stream.points.tags:
+        return np.empty(0), np.empty(0), []
+    points, attempt = stream.points, int(stream.segment[restart.row])
+    rows = np.flatnonzero(points.code == points.tags.index(loss.tag))
+    old, new = (rows[stream.segment[rows] == a] for a in (attempt - 1, attempt))
+    ends = [int(points.take("step", part)[-1]) for part in (old, new) if len(part)]
+    return points.value[old], points.value[new], ends
+
+
+def _goes_on(old: NDArray[np.float64], new: NDArray[np.float64]) -> bool:
+    """Whether a loss that had fallen goes on where it was, as after a checkpoint was loaded without its step."""
+    if min(len(old), len(new)) < _FEW:
+        return False
+    first, last, after = (median(part) for part in (old[:3], old[-3:], new[:3]))
+    return first - last > sigma(np.diff(old[-20:])) and after < last + _AT_ITS_LEVEL * (first - last)
 
 
 def _begins_anew(view: View, restart: Restart) -> bool:
     """Whether a complete training ended where the steps go back to the first one, and the loss does not go on."""
-    loss = view.main("loss")
-    stream = next((s for s in view.run.streams if restart in s.restarts), None)
-    if loss is None or stream is None or not _from_the_start(view, restart):
+    if not _from_the_start(view, restart):
         return False
-    points, attempt = stream.points, int(stream.segment[restart.row])
-    rows = np.flatnonzero((points.code == points.tags.index(loss.tag)) if loss.tag in points.tags else [])
-    old, new = (rows[stream.segment[rows] == a] for a in (attempt - 1, attempt))
+    old, new, ends = _losses(view, restart)
     if min(len(old), len(new)) < _FEW:
         return False
-    ends = [int(points.take("step", part)[-1]) for part in (old, new)]
     complete = ends[0] == ends[1] or (_is_round(len(old)) and (_is_round(ends[0]) or _is_round(ends[0] + 1)))
-    first, last, after = (median(points.value[at]) for at in (old[:3], old[-3:], new[:3]))
-    unrest = sigma(np.diff(points.value[old[-20:]]))
+    first, last, after = (median(part) for part in (old[:3], old[-3:], new[:3]))
+    unrest = sigma(np.diff(old[-20:]))
     apart = abs(after - last) > max(0.5 * abs(first - last), 5 * unrest)
     if not apart and min(first, last, after) > 0:  # another loss, of another size
         apart = abs(np.log(after / last)) > max(np.log(3), abs(np.log(first / last)))
@@ -210,12 +239,15 @@ class StepReset(BaseDetector):
     length, or that of the next one), and whose loss does not go on from there, and for one that the log announces where
     the counter starts over ("Phase 2: fine-tuning", a date line of the job script, a title with a date); if nothing of
     a training (loss, learning rate, gradient norm) is logged after it, which is an evaluation of saved checkpoints; and
-    if the counter starts over after an exception and the run completed or came farther than before; and if the
+    if the counter of a text log or a table starts over with a loss that does not go on from where it was: a training
+    that was started anew, with its output appended to the same log; and if the counter starts over after an exception
+    and the run completed or came farther than before; and if the
     scheduler preempted the job and it resumed; and if the steps that were logged again gave the same losses and
     gradient norms as the first time; and if they go back by a row or two in a log of which most rows were written
     twice, with the same loss; and if nothing is logged by which a training is known.
 
-    Known false positives: two phases or folds in one log, each counted from zero, that nothing announces.
+    Known false positives: two phases or folds in one log that nothing announces and whose losses go on from one to the
+    next.
     """
 
     code = "RUN001"
@@ -229,52 +261,24 @@ class StepReset(BaseDetector):
         return tag if loss is None else loss.tag
 
     def detect(self, view: View) -> Iterator[Finding]:
-        seen: set[tuple[int, int]] = set()
-        again = _starts_again(view)
-        evaluations = _evaluations(view)
-        trains = bool(view.of(*_OF_TRAINING))
-        for restart in view.restarts:
-            if (restart.before, restart.after) in seen:
-                continue
-            seen.add((restart.before, restart.after))
-            how = f"{_span(restart.after, restart.before)} logged twice"
-            starts_over = _from_the_start(view, restart)
-            if starts_over:
-                how = "the counter starts over"
-            if onset := overwritten_onset(view, restart):
-                how += f"; before, {onset[0]} was non-finite (NaN or Inf) from step {onset[1]} on"
-            failed = _failed_before(view, restart.before)
-            if failed:
-                how += f", after the program failed: {failed}"
-            calm = onset is None and failed is None
-            anew = calm and _begins_anew(view, restart)
-            if anew:
-                how = "the one before was complete: a new training or phase begins"
-            phase = _announcement(view, restart) if calm else None
-            date = _dated(view, restart) if calm else None
-            preempted = onset is None and not starts_over and _preempted(view, restart)
-            repeats = onset is None and not again and _repeats(view, restart)
-            twice = calm and not again and _written_twice(view, restart)
-            if again:
-                how = again
-            elif twice:
-                how = "the rows are written twice, likely by two processes of one training"
-            elif preempted:
-                how += ", as the job was preempted and resumed"
-            elif repeats:
-                how += " with the same values: it resumed exactly from a saved state"
-            elif phase:
-                how = f"the counter starts over, as {phase}"
-            elif date:
-                how = f"a new attempt was appended to the log: it begins after the line {date!r}"
-            elif not trains:
-                how += "; nothing is logged by which a training is known, such as a loss or a learning rate"
-            elif id(restart) in evaluations:
-                how = "no loss is logged from there on, so it is likely an evaluation of saved checkpoints"
-            farther = view.run.ended == "completed" or (view.last_step or 0) > restart.before
-            overcome = starts_over and failed is not None and onset is None and farther
-            known = (again, twice, preempted, repeats, phase, date, anew, overcome)
-            explained = any(known) or not trains or id(restart) in evaluations
+        every = list(self._restarts(view))
+        warned = [f for f in every if f.severity != "info"]
+        if len(warned) <= _MOST:
+            yield from every
+            return
+        steps = ", ".join(f"from {f.evidence['before']} to {f.evidence['after']}" for f in warned[1:_MOST])
+        yield replace(
+            warned[0],
+            message=f"{warned[0].message}; {len(warned) - 1} more times, {steps} and so on",
+            evidence={**warned[0].evidence, "restarts": len(warned)},
+        )
+        yield from (f for f in every if f.severity == "info")
+
+    def _restarts(self, view: View) -> Iterator[Finding]:
+        again, evaluations = _starts_again(view), _evaluations(view)
+        first = {(r.before, r.after): r for r in reversed(view.restarts)}
+        for restart in sorted(first.values(), key=view.restarts.index):
+            how, explained = _how(view, restart, again, evaluations)
             yield Finding(
                 code=self.code,
                 name=self.name,
@@ -286,6 +290,49 @@ class StepReset(BaseDetector):
                 wall_time=restart.wall_time if restart.wall_time == restart.wall_time else None,
                 evidence={"before": restart.before, "after": restart.after},
             )
+
+
+def _how(view: View, restart: Restart, again: str | None, evaluations: set[int]) -> tuple[str, bool]:
+    """How the steps went back, and whether that is explained."""
+    onset, failed = overwritten_onset(view, restart), _failed_before(view, restart.before)
+    starts_over = _from_the_start(view, restart)
+    how = "the counter starts over" if starts_over else f"{_span(restart.after, restart.before)} logged twice"
+    if onset:
+        how += f"; before, {onset[0]} was non-finite (NaN or Inf) from step {onset[1]} on"
+    if failed:
+        how += f", after the program failed: {failed}"
+    if again:
+        return again, True
+    if onset is None and not starts_over and _preempted(view, restart):
+        return f"{how}, as the job was preempted and resumed", True
+    if onset is None and _repeats(view, restart):
+        return f"{how} with the same values: it resumed exactly from a saved state", True
+    if onset is None and failed is None and (told := _planned(view, restart, starts_over)):
+        return told, True
+    if not view.of(*_OF_TRAINING):
+        return f"{how}; nothing is logged by which a training is known, such as a loss or a learning rate", True
+    if id(restart) in evaluations:
+        return "no loss is logged from there on, so it is likely an evaluation of saved checkpoints", True
+    farther = view.run.ended == "completed" or (view.last_step or 0) > restart.before
+    return how, starts_over and failed is not None and onset is None and farther
+
+
+def _planned(view: View, restart: Restart, starts_over: bool) -> str | None:
+    """What explains a restart after which no failure and no non-finite value was logged; None for an accident."""
+    if _written_twice(view, restart):
+        return "the rows are written twice, likely by two processes of one training"
+    if phase := _announcement(view, restart):
+        return f"the counter starts over, as {phase}"
+    if date := _dated(view, restart):
+        return f"a new attempt was appended to the log: it begins after the line {date!r}"
+    if _begins_anew(view, restart):
+        return "the one before was complete: a new training or phase begins"
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    appended = stream is not None and stream.source in _APPENDED
+    if starts_over and appended and view.of(*_OF_TRAINING) and id(restart) not in _evaluations(view):
+        old, new, _ = _losses(view, restart)
+        return None if _goes_on(old, new) else "the counter starts over: a new training in the same log"
+    return None
 
 
 def _span(first: int, last: int) -> str:

@@ -31,15 +31,17 @@ class ConstantOutput:
     """
 
     name = "constant-output"
-    priority = 47  # before "diverged"
+    priority = 39  # before "bad-batch", as the gradient norm may leap in that step, and before "diverged"
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        root = next(iter(faults(view, findings)), None)
-        if root is None or root.name not in ("divergence", "loss-spike") or root.step is None:
+        grave = faults(view, findings)
+        # the gradient of what still learns, such as the last bias, may leap with the loss: its consequence
+        root = next((f for f in grave if f.step == grave[0].step and f.name in ("divergence", "loss-spike")), None)
+        if root is None or root.step is None:
             return None
         guesses = next((f for f in named(findings, "chance-level-loss") if f.tag == root.tag), None)
-        if guesses is None or named(findings, *NONFINITE, "gradient-explosion") or not _at_once(view, root, guesses):
+        if guesses is None or named(findings, *NONFINITE) or not _at_once(view, root, guesses):
             return None
         rate, batch = rate_at(view, root.step), f"step {root.step}"
         return (

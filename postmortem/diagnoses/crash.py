@@ -52,7 +52,7 @@ class Crash:
                 else None
             )
             .advise(f"check {unreadable}: repair it or leave it out" if unreadable else None)
-            .advise(*(root.evidence.get("advice") or (_fixes(known, unreadable) if known is not None else ())))
+            .advise(*(root.evidence.get("advice") or (_fixes(known, unreadable, frame) if known is not None else ())))
             .advise(to_look_for(known) if known and known.evidence else None)
             .advise(f"postmortem explain {root.evidence.get('kind', root.code)}")
         )
@@ -126,13 +126,13 @@ def with_reasons(
     )
 
 
-def _fixes(signature: Signature, known_file: str | None = None) -> Iterator[str]:
+def _fixes(signature: Signature, known_file: str | None = None, frame: object = None) -> Iterator[str]:
     """The advice of a signature, and of the one that it refers to ("See nan-metric: …").
 
-    If the message names the file at fault, nobody has to find it.
+    If the message names the file at fault, nobody has to find it, and nor the innermost line of a known traceback.
     """
     for fix in signature.fixes:
-        if known_file and fix.startswith("Find the "):
+        if (known_file and fix.startswith("Find the ")) or (frame and fix.startswith("Check the innermost frame")):
             continue
         see = _SEE.match(fix)
         if see is not None and see["other"] in CATALOGUE and see["other"] != signature.id:

@@ -2,11 +2,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses.shared.schedule import lower_rate, rate_at, warm_up
 from postmortem.diagnoses.shared.story import Story, has_errors, named
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
@@ -16,6 +21,7 @@ class FrozenModel:
     """The weights may not change, or the model may predict the same for every input, although the learning rate is not
     zero. Only a possible cause: the weights of two checkpoints show it, the log does not.
 
+    Called early-collapse if the loss rose in the first rows and stays at a higher level: then the weights did change.
     Called stale-metric if only some metrics never change, constant-predictor if the loss is at chance level, and
     no-learning if the loss is flat from the start for another reason. If a metric never changes or the loss is flat
     while the logged learning rate is at most 1e-6 from first to last, it is called learning-rate-too-low: the weights
@@ -23,7 +29,7 @@ class FrozenModel:
     """
 
     name = "frozen-model"
-    also = ("stale-metric", "constant-predictor", "no-learning", "learning-rate-too-low")
+    also = ("stale-metric", "constant-predictor", "no-learning", "learning-rate-too-low", "early-collapse")
     priority = 74
 
     @staticmethod
@@ -49,6 +55,16 @@ class FrozenModel:
                 "print the inputs of the metric at two different steps",
                 "compare the weights of two checkpoints: if equal, the model is frozen; if not, the metric is stale",
             ]
+        elif root.evidence.get("risen_from") is not None:
+            name = "early-collapse"
+            cause = "The first updates likely made the model worse, and it has learned nothing since"
+            disprove = "with a tenth of the learning rate, the loss rises in the same way"
+            advice = [
+                f"look at what changes before step {root.step}: updates that are too large, and values that leave "
+                "their range, such as a learned temperature or scale",
+                lower_rate(view, rate_at(view, root.step)),
+                *filter(None, [warm_up(view, root.step)]),
+            ]
         else:
             guesses = any(f.name == "chance-level-loss" for f in still)
             name = "constant-predictor" if guesses else "no-learning"
@@ -72,14 +88,29 @@ class FrozenModel:
                 "check the gradient norm per layer",
             ]
         story = Story(view, root, others)
-        if root.evidence.get("rows", 0) == root.evidence.get("points"):
+        if name == "early-collapse" or root.evidence.get("rows", 0) == root.evidence.get("points"):
             story.never_good()
         return (
-            story.because(*[f.message for f in others][:3])
+            story.because(*[f.message for f in others][:3], *(_turned(view, root) if name == "early-collapse" else ()))
             .disproved_by(disprove)
             .advise(*advice)
             .diagnosis(name, f"{root.message}. {cause}.")
         )
+
+
+def _turned(view: View, root: Finding) -> Iterator[str]:
+    """Metrics without a known role whose sign has changed for good by the step of the root: one may be out of range."""
+    for series in view.series:
+        value, until = series.finite.value, int(np.searchsorted(series.finite.step, root.step or 0, side="right"))
+        if series.role is not None or not 1 <= until < len(value):
+            continue
+        start, since = np.sign(value[0]), np.sign(value[until - 1 :])
+        if start and (since == -start).all():
+            at = int(np.flatnonzero(np.sign(value[:until]) != -start).max()) + 1
+            yield (
+                f"{series.tag} changes its sign at step {series.finite.step[at]}, from {number(float(value[0]))} at "
+                f"first to {number(float(value[-1]))} in the end"
+            )
 
 
 _FAR = 10

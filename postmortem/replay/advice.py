@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from postmortem.core.launched import PLACEHOLDER, resumed_command
-from postmortem.core.model import MASKED
+from postmortem.core.model import MASKED, OUTSIDE
 from postmortem.core.printable import number
 from postmortem.replay.fixes import FIXES, Advice, Scope, finite
 
@@ -72,7 +72,7 @@ def _resume(view: View | None, checkpoint: str) -> str:
 
 def advised(culprit: Culprit, view: View | None) -> list[str]:
     """What to change, without a word on the checkpoint to go on from; none where nothing is known."""
-    masked = list(_fully_masked(culprit))
+    masked = [*_fully_masked(culprit), *_outside(culprit)]
     return [*masked, *_of_the_fixes(culprit, view)] or list(_nothing_cured(culprit))
 
 
@@ -87,6 +87,13 @@ def _fully_masked(culprit: Culprit) -> Iterator[str]:
         f"{culprit.file}:{culprit.line}: leave at least one value of each row unmasked, or set a row that is -inf from "
         f"end to end to 0 before {culprit.op}{outcome.get(str(tried), '')}, and leave its result out of the loss"
     )
+
+
+def _outside(culprit: Culprit) -> Iterator[str]:
+    """What to do about values that lie outside the range of the operator at fault, farther than rounding explains."""
+    if (told := culprit.tensor.get(OUTSIDE)) and not culprit.precision_only:
+        found = f"{culprit.file}:{culprit.line}: find where the input of {culprit.op} leaves its range, in the code or"
+        yield f"{found} the settings that it comes from: {told}, which is likely no rounding error"
 
 
 def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
@@ -105,7 +112,7 @@ def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
     texts = _in_turn([a for far, a in ordered if not far]) + [a.text for far, a in ordered if far]
     only_far = bool(given) and all(far for far, _ in given)
     which = "keeps the loss on its course" if any(f.far_from is not None for f in culprit.fixes) else _LEARNS
-    return [*_nothing_cured(culprit, which), *texts] if only_far else texts
+    return [*_nothing_cured(culprit, which), *texts] if only_far and OUTSIDE not in culprit.tensor else texts
 
 
 def _place(culprit: Culprit, scope: Scope) -> float:

@@ -39,7 +39,11 @@ def comparison_text(found: Comparison) -> str:
         lines += ["", "metrics, in the order in which they first differ:"]
         for p in parted[:_SHOWN]:
             start = p.beyond_noise_step
-            noise = "within noise" if start is None else f"by more than the noise from {p.unit} {start} on"
+            noise = (
+                "within noise from step to step" + _on_average(p)
+                if start is None
+                else f"by more than the noise from {p.unit} {start} on"
+            )
             if p.role in MACHINE or (p.role is None and _SPEED.search(p.tag)):
                 noise = "a measure of time or speed"
             lines.append(f"  {p.unit} {p.exact_step}: {_values(p)}; {noise}")
@@ -51,6 +55,14 @@ def comparison_text(found: Comparison) -> str:
         if only:
             lines += ["", f"only in {name}: {', '.join(only[:_SHOWN])}{', …' if len(only) > _SHOWN else ''}"]
     return printable("\n".join([*lines, "", *(f"unknown: {what}" for what in found.not_known)]))
+
+
+def _on_average(p: Parting) -> str:
+    """What is added to a difference that is smaller than the noise, if it has one sign from the start to the end."""
+    if p.shift is None:
+        return ""
+    way = "higher" if p.shift > 0 else "lower"
+    return f", but {way} by {number(abs(p.shift), 2)} on average in the second run, in each fifth of the common steps"
 
 
 def _setting(key: str, x: object, y: object) -> str:

@@ -124,6 +124,21 @@ class Signature:
         return found
 
 
+_CODE = re.compile(
+    r"\s*+(?:(?:self\.)?_?(?:log|logger|logging)\.\w{3,10}|print|raise [A-Z]\w{0,60}|warnings\.warn)\((?:[fr]?[\"']|$)"
+)
+"""A line of source, as of a script that was printed, which says what it would print."""
+
+
+def is_code(text: str) -> bool:
+    """Whether a line is source code that would print a message, and not the message.
+
+    >>> is_code('    logging.warning(f"NaN loss at epoch {epoch}")'), is_code("NaN loss at epoch 3")
+    (True, False)
+    """
+    return _CODE.match(text) is not None
+
+
 def _convert(found: dict[str, Any], name: str, text: str, kind: FieldType) -> None:
     """Stores one field in `found`. A size "1.22 GiB" becomes `name_bytes` (int) and `name_gib` (as printed)."""
     digits = text.replace(",", "")

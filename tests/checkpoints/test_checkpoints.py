@@ -543,7 +543,11 @@ def test_an_archive_that_torch_cannot_load_is_not_called_good(tmp_path: Path) ->
             lambda m: m.state_dict_metadata.update({"x": 3, "y": m.state_dict_metadata.pop("model.0.bias")}),
             "y hold 0 of 6 elements",
         ),
-        (lambda m: setattr(m, "storage_data", 3), "truncated or corrupt metadata"),
+        (
+            lambda m: setattr(m, "storage_data", 3),
+            "not the metadata of a checkpoint: its storage_data is a value of type int",
+        ),
+        (lambda m: m.storage_data.update({3: None}), "a name in its storage_data is a value of type int"),
         (
             lambda m: setattr(next(iter(m.storage_data.values())), "relative_path", "../x"),
             "invalid place in the metadata: byte 0 of ../x",
@@ -595,11 +599,22 @@ def test_random_states_beside_an_optimizer(tmp_path: Path) -> None:
     assert find_rng({"optimizer": {"optimizer": state, "rng": torch.get_rng_state()}}).names() == ["cpu"]
 
 
-def test_what_is_wrong_with_metadata_is_one_line(tmp_path: Path) -> None:
-    """Messages of the unpickler that have several lines are joined."""
-    (tmp_path / ".metadata").write_bytes(b"\x80\x02NQ.")
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"\x80\x02NQ.", "no metadata of a checkpoint: not a whole pickle"),
+        (b"", "no metadata of a checkpoint: not a whole pickle"),
+        (b"123456789", "no metadata of a checkpoint: not a whole pickle"),
+        (pickle.dumps(5), "not the metadata of a checkpoint: it holds a value of type int"),
+        (pickle.dumps({"x": 1}), "not the metadata of a checkpoint: it holds a value of type dict"),
+    ],
+)
+def test_metadata_of_another_program(tmp_path: Path, data: bytes, what: str) -> None:
+    """A `.metadata` that is none is named in words, not by the error of the unpickler."""
+    (tmp_path / ".metadata").write_bytes(data)
     (tmp_path / "__0_0.distcp").touch()
-    assert "\n" not in health(tmp_path).problems[0].what
+    (problem,) = health(tmp_path).problems
+    assert problem.what.endswith(what)
 
 
 @pytest.mark.parametrize(

@@ -380,3 +380,22 @@ def test_a_role_of_the_settings_may_be_for_other_runs(tmp_path, monkeypatch, pos
     monkeypatch.chdir(tmp_path)
     assert "no tag" not in postmortem("scan", "run.csv").err
     assert "no tag 'my/goal'" in postmortem("scan", "run.csv", "--role", "my/goal=loss").err
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("nosuch", None),
+        ("TRN44", "did you mean 'TRN044'"),
+        ("missing_zero_grad", "TRN006 missing-zero-grad"),
+        ("forward-op", "forward-op (cause)"),
+        ("ZeroDivisionError", "generic-exception"),
+        ("MyError: no such thing", "generic-exception"),
+    ],
+)
+def test_a_mistyped_name_is_no_message_of_an_exception(postmortem, asked, answer):
+    """`explain` shows the page of a name, of a cause of a replay or of a pasted message, and knows what it does not."""
+    called = postmortem("explain", asked)
+    known = answer is not None and not answer.startswith("did")
+    assert called.code == (0 if known else 2)
+    assert (answer or f"unknown name '{asked}' (") in (called.out if known else called.err)

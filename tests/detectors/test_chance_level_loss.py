@@ -16,6 +16,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def imbalanced(score, name):
+    """A training of two classes of which one is nearly all, scored by its accuracy and by how the other is found."""
+    steps = np.arange(29, N, 30)
+    loss = (0.2 + 0.6 * np.exp(-np.arange(N) / 80)) * noise(0.01)
+    return {"loss": loss, "pixel_acc": (steps, np.full(13, 0.996) * noise(0.001, 13)), name: (steps, score)}
+
+
+@fires(ChanceLevelLoss, step=29)
+def a_dice_of_zero_beside_a_high_accuracy(base):
+    return imbalanced(np.r_[0.008, 0.007, 0.003, np.zeros(10)], "val_dice")
+
+
+@fires(ChanceLevelLoss, step=29)
+def an_f1_of_zero_beside_a_high_accuracy(base):
+    return imbalanced(np.zeros(13), "val_f1")
+
+
+@quiet(ChanceLevelLoss)
+def a_dice_that_begins_to_rise_beside_a_high_accuracy(base):
+    return imbalanced(np.r_[np.zeros(6), np.linspace(0.01, 0.5, 7)], "val_dice")
+
+
 @fires(ChanceLevelLoss, step=0, config={"num_classes": 10})
 def a_loss_at_the_log_of_the_classes(base):
     return {"loss": np.log(10) + 0.01 * np.log(noise(1.0))}
@@ -322,3 +344,16 @@ def a_loss_that_comes_down_and_learns_slowly(base):
 @quiet(ChanceLevelLoss)
 def a_loss_that_comes_down_further(base):
     return {"loss": DOWN - np.linspace(0, 0.3, N), "acc": np.linspace(0.5, 0.9, N)}
+
+
+@quiet(ChanceLevelLoss)
+def a_score_that_began_far_below_the_share_it_settles_at(base):
+    """0.32 is no guess among three classes where the score was 0.04 at first: there are many more classes."""
+    score = np.r_[0.0425, 0.198, 0.293, 0.312, 0.322, 0.32, 0.321, 0.319, 0.322, 0.32]
+    held_out = np.r_[4.36, 3.4, 2.97, 3.2, 3.9, 4.4, 4.8, 5.2, 5.5, 5.7]
+    steps = np.arange(29, 10 * 30, 30)
+    return {
+        "train/loss": (np.arange(300), 4.8 * np.exp(-np.arange(300) / 60) + 0.05),
+        "val/accuracy": (steps, score),
+        "val/loss": (steps, held_out),
+    }

@@ -67,3 +67,12 @@ def the_best_reward_so_far(base):
 @fires(ConstantMetric, step=200)
 def a_reward_that_stands_still(base):
     return base | {"reward": np.repeat([-0.31127, 0.10432, 0.69214], [100, 100, N - 200])}
+
+
+@quiet(ConstantMetric)
+def the_highest_of_many_rewards(base):
+    """It may be all that an episode can give; the mean moves."""
+    return base | {
+        "episode_return_max": np.minimum(-600 + np.arange(N) * 2.0, -335.2),
+        "episode_return_mean": -900 + np.arange(N) * 1.01,
+    }

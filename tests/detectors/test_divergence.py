@@ -41,6 +41,13 @@ def test_a_loss_that_blows_up_from_the_start(tmp_path: Path, onset: int) -> None
     assert found(tmp_path, losses) == [onset]
 
 
+def test_the_climb_from_the_first_value_counts_from_its_first_point(tmp_path: Path) -> None:
+    """Points on the way up, each well above the one before, belong to it; noise about the first value does not."""
+    high = np.exp(np.random.default_rng(0).normal(5, 0.3, 100))
+    assert found(tmp_path, np.r_[3.7, 4.5, 7.1, 20.9, high]) == [1]
+    assert found(tmp_path, np.r_[3.7, 3.8, 3.6, 3.9, 20.9, high]) == [4]
+
+
 @pytest.mark.parametrize(("power", "last", "names"), [(2, 120, []), (5, 120, ["divergence"]), (2, 10, ["divergence"])])
 def test_a_value_loss_grows_with_the_return(tmp_path: Path, power: int, last: int, names: list[str]) -> None:
     """The squared error of a value function may grow with the square of the return, and not without it."""

@@ -14,6 +14,13 @@ def a_loss_that_never_moves(base):
     return {"loss": 2.3 * noise(0.01)}
 
 
+@fires(LossPlateau, step=8)
+def a_loss_that_rose_in_its_first_steps_and_stays_there(base):
+    loss = np.full(N, 4.845) * noise(0.0005)
+    loss[:8] = [3.52, 4.16, 4.23, 3.65, 0.71, 7.9, 5.2, 5.1]
+    return {"loss": loss}
+
+
 @quiet(LossPlateau)
 def a_loss_that_has_converged(base):
     """A loss that fell to a hundredth and stays there is done."""

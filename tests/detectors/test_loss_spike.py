@@ -297,3 +297,34 @@ def test_one_early_point_that_recovers_is_info(at, severity, view_of):
     loss[at] = 0.2
     (found,) = LossSpike().detect(view_of({"train/nll": loss}))
     assert (found.step, found.severity) == (at, severity)
+
+
+def test_a_loss_that_comes_back_as_far_as_it_used_to_scatter(view_of):
+    """After the jump the loss is where it was, as far as its noise shows: a warning, no lasting loss."""
+    rng = np.random.default_rng(3)
+    loss = 3.0 + 5 * np.exp(-np.arange(320) / 6) + rng.normal(0, 0.45, 320)
+    loss[80:120] = np.linspace(13, 5, 40) + rng.normal(0, 0.6, 40)
+    loss[120:] += 0.12
+    (found,) = LossSpike().detect(view_of({"loss": loss}))
+    assert (found.step, found.severity) == (80, "warning")
+
+
+def test_the_first_row_after_the_summary_of_an_epoch(view_of):
+    """A mean that starts again there is high for a row. At another row it is a spike."""
+    loss = (2 + 6 * np.exp(-np.arange(400) / 40)) * noise(0.03, 400)
+    for at in (200, 300):
+        loss[at] *= 3.5
+    summaries = (np.array([99, 200, 300, 399]), np.array([3.0, 2.1, 2.0, 2.0]))
+    tags = {"Training Loss": loss, "Average Training Loss": summaries}
+    assert {f.severity for f in LossSpike().detect(view_of(tags))} == {"info"}
+    loss[250], loss[300] = loss[250] * 3.5, loss[300] / 3.5
+    assert "warning" in {f.severity for f in LossSpike().detect(view_of(tags))}
+
+
+def test_numbered_parts_beside_the_whole_are_not_judged(view_of):
+    """The quarter of a loss with the highest noise level scatters as it likes; without the whole it is judged."""
+    quarter = spoil = 0.05 * noise(0.05)
+    spoil[200:203] *= 5
+    parts = {"mse_q2_mean": quarter, "lr": np.full(400, 0.1)}
+    assert [f.step for f in LossSpike().detect(view_of(parts))] == [200]
+    assert not list(LossSpike().detect(view_of(parts | {"mse_mean": 0.06 * noise(0.05, seed=2)})))

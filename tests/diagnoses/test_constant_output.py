@@ -26,6 +26,14 @@ def a_network_that_dies_beside_a_calm_gradient(course):
     return course(loss=from_(150, at_chance))
 
 
+@tells(ConstantOutput, root="loss-spike", config=CLASSES)
+def a_network_that_dies_with_a_leap_of_its_gradient(course):
+    """Only the last bias gets a gradient then, of a loss that is a hundred times as high."""
+    loss = np.concatenate([0.02 * np.exp(0.3 * NOISE[:150]), at_chance(NOISE[:250])])
+    grad_norm = np.concatenate([0.02 * np.exp(0.3 * NOISE[150:300]), 0.4 * np.exp(0.1 * NOISE[:250])])
+    return course(grad_norm=lambda x: grad_norm) | {"loss": loss}
+
+
 @quiet(ConstantOutput, config=CLASSES)
 def a_loss_that_explodes_before_it_guesses(course):
     """An update that was too large leaves a dead network as well: what is to change is the learning rate."""

@@ -214,3 +214,14 @@ def test_an_image_that_cannot_be_decoded_is_not_missing_and_is_named_in_the_advi
         [event] = [e for e in run.events if e.severity == "error"]
         assert "sample-unreadable" in (event.kind, event.fields.get("cause_kind"))
         assert "missing" not in event.fields
+
+
+def test_a_file_that_the_program_adds_to_the_message_is_named_and_a_known_line_is_not_searched(tmp_path: Path) -> None:
+    """The library names no file, but the end of the message does; the innermost line is told under `for`."""
+    bad = "OSError: image file is truncated (12 bytes not processed): /data/imgs/00002903.jpg"
+    (tmp_path / "train.log").write_text(WORKER.replace("ValueError: corrupt sample 900", bad))
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert run.diagnosis.next[0] == "check /data/imgs/00002903.jpg: repair it or leave it out"
+    assert any(line.startswith("raised at ") for line in run.diagnosis.evidence_for)
+    assert not any("innermost frame" in action for action in run.diagnosis.next)

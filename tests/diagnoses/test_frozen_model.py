@@ -37,3 +37,16 @@ def test_a_tiny_learning_rate_is_named_instead_of_a_stale_metric(story, course):
     assert told.last_good_step is None
     usual = story(tags | {"lr": np.full(400, 1e-3)}).diagnosis
     assert usual.name == "no-learning"
+
+
+def test_a_loss_that_rose_in_its_first_steps_is_no_frozen_model(story, course):
+    """The weights did change: what left its range in these steps is named, and the level is not that of step 0."""
+    loss = 4.845 * np.exp(0.0005 * np.random.default_rng(0).standard_normal(400))
+    loss[:8] = [3.52, 4.16, 4.23, 3.65, 0.71, 7.9, 5.2, 5.1]
+    temperature = np.r_[0.45, 0.38, 0.28, 0.12, -0.26 - 6 * np.linspace(0, 1, 396)]
+    told = story({"loss": loss, "temperature": temperature, "bias": 0.1 + 0.01 * np.arange(400)}).diagnosis
+    assert (told.name, told.last_good_step) == ("early-collapse", None)
+    assert "stays near 4.845 from step 8 on: it rose from 3.52 at step 0" in told.summary
+    assert [line for line in told.evidence_for if "sign" in line] == [
+        "temperature changes its sign at step 4, from 0.45 at first to -6.26 in the end"
+    ]

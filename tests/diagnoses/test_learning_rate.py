@@ -44,6 +44,8 @@ def test_no_rate_is_called_stable_at_which_the_loss_never_fell(story):
     assert "no rate before at which the loss fell" in told.summary
     assert "stable at" not in (advice := next(line for line in told.next if line.startswith("lr: ")))
     assert "no rate is known at which the loss fell" in advice
+    assert "was rising from 0.1 " in told.summary  # 0.1, 0.25, 0.4: the second is twice the first, but no jump
+    assert "use a longer warm-up if the failure was in the warm-up" in told.next
 
 
 def test_the_stable_rate_is_one_at_which_the_loss_still_fell(story):

@@ -128,3 +128,26 @@ def test_the_pairing_of_two_names_is_shown(tmp_path, curve):
     found = postmortem.compare(postmortem.load(tmp_path / "a"), postmortem.load(tmp_path / "b.log"))
     assert re.search(r"step 0: loss [\d.]+ vs\. train_loss [\d.]+;", str(found)), str(found)
     assert re.search(r"\(train_loss [\d.]+ instead of loss [\d.]+\)", found.summary())
+
+
+@pytest.mark.parametrize(("above", "told"), [(0.02, "higher by 0.02"), (-0.02, "lower by 0.02"), (0.0, None)])
+def test_a_small_difference_of_one_sign_is_told(tmp_path, above, told):
+    """Each step is within the noise of the steps, but the mean difference of 300 steps is not."""
+    rng = np.random.default_rng(1)
+    base = 0.5 + 0.1 * rng.standard_normal(300)
+    write(tmp_path / "a", base.tolist())
+    write(tmp_path / "b", (base + above + 0.03 * rng.standard_normal(300)).tolist())
+    found = postmortem.compare(postmortem.load(tmp_path / "a"), postmortem.load(tmp_path / "b"))
+    [line] = [line for line in str(found).splitlines() if line.startswith("  step 0: loss")]
+    assert "; within noise from step to step" in line
+    assert (told is None) == ("on average" not in line)
+    assert told is None or told in line
+
+
+def test_which_of_several_losses_is_equal_is_told(tmp_path):
+    """The total differs at once, as a weight does, and one of its terms does not."""
+    for name, weight in (("a", 1), ("b", 2)):
+        rows = "".join(f"{k},{3 + weight * 0.1},{3 - k / 100 * weight}\n" for k in range(60))
+        (tmp_path / f"{name}.csv").write_text("step,loss,recon_loss\n" + rows)
+    found = postmortem.compare(postmortem.load(tmp_path / "a.csv"), postmortem.load(tmp_path / "b.csv"))
+    assert any("an equal recon_loss at the first common step suggests" in what for what in found.not_known)

@@ -17,7 +17,7 @@ from postmortem.attach.boundaries.channels import patch_channels
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.boundaries.loaders import patch_loaders
 from postmortem.attach.boundaries.network import patch_network
-from postmortem.attach.boundaries.readings import forget_readings, last_chance, patch_readings, settle
+from postmortem.attach.boundaries.readings import forget_readings, last_chance, patch_readings, resume_readings, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +35,7 @@ def install(observer: Observer) -> None:
     global _installed
     listener.observer = observer
     if _installed:
+        resume_readings()
         return
     _installed = True
     _patch_optimizers()

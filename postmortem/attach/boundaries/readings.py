@@ -45,13 +45,17 @@ class _Readings:
 
 
 _readings = _Readings([], set(), {})
+_patched: dict[str, tuple[Any, Any]] = {}
+"""Name of a method -> (ours, that of torch)."""
 
 
 def patch_readings() -> None:
     """Notes what the program reads of scalars: `item()`, `float()`, and what its `if` on a tensor is about."""
     kind: Any = torch.Tensor
     for name in ("item", "__float__"):
-        setattr(kind, name, _noting(getattr(kind, name)))
+        before = getattr(kind, name)
+        _patched[name] = _noting(before), before
+        setattr(kind, name, _patched[name][0])
     truth = kind.__bool__
 
     @functools.wraps(truth)
@@ -62,6 +66,21 @@ def patch_readings() -> None:
         return bool(value)
 
     kind.__bool__ = __bool__
+
+
+def pause_readings() -> None:
+    """Nothing is noted until `resume_readings`: an optimizer reads a scalar of each parameter in each step."""
+    forget_readings()
+    for name, (ours, before) in _patched.items():
+        if getattr(torch.Tensor, name) is ours:
+            setattr(torch.Tensor, name, before)
+
+
+def resume_readings() -> None:
+    """What is read is noted again, unless somebody else has patched torch since."""
+    for name, (ours, before) in _patched.items():
+        if getattr(torch.Tensor, name) is before:
+            setattr(torch.Tensor, name, ours)
 
 
 def _noting(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

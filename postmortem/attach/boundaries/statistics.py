@@ -29,14 +29,15 @@ class Statistics:
         self._searches = _SEARCHES
         self.found = False
 
-    def find(self) -> None:
-        """Searches the process for the models of all optimizers seen so far."""
+    def find(self, model: torch.nn.Module | None = None) -> None:
+        """Searches the process for the models of all optimizers seen so far, unless there is one that is known."""
         if not self._searches:
             return
         self._searches -= 1
         self.found = True
         before = {(id(module()), name) for module, name in self._known}
-        for module in {id(m): m for model in trained() for m in model.modules()}.values():
+        models = trained() if model is None else [model]
+        for module in {id(m): m for model in models for m in model.modules()}.values():
             for name, t in module._buffers.items():
                 kept = t is not None and name not in module._non_persistent_buffers_set
                 if t is not None and kept and (id(module), name) not in before and all_finite([t]):

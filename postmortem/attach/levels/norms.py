@@ -56,9 +56,13 @@ class LayerNames:
     def of(self, parameter: torch.Tensor) -> str:
         """Looked up in the whole process, the first time that a parameter is met."""
         if id(parameter) not in self._layers:
-            self._layers = self._found()
+            self.look_up()
             self._layers.setdefault(id(parameter), "other")
         return self._layers[id(parameter)]
+
+    def look_up(self) -> None:
+        """Of all parameters of optimizers seen so far."""
+        self._layers = self._found()
 
     @staticmethod
     def _found() -> dict[int, str]:

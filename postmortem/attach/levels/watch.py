@@ -16,7 +16,7 @@ from postmortem.attach.levels.norms import LayerNames, Norms
 from postmortem.attach.levels.operators import Operators, may_be_entered
 from postmortem.attach.levels.rows import Rows
 from postmortem.attach.levels.timing import Marks
-from postmortem.attach.measure.budget import Budget, Laps
+from postmortem.attach.measure.budget import Budget, Laps, Prepaid
 from postmortem.attach.observer import Observer
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Levels(Observer):
         """CPU seconds that ticks took longer because each operator was seen."""
         self._control = Control(level, rank)
         self._budgets: dict[str, Budget] = {}
+        self._expected = dict.fromkeys(SHARES, math.inf)
         self._norms: Norms | None = None
         self._extreme = False
         self._set(level)
@@ -79,8 +80,27 @@ class Levels(Observer):
         self._norms = (self._norms or Norms()) if level != "basic" else None
         self._extreme = level == "extreme"
         # anew: what was not measured until now is not made up for
-        scale, once = (1.0, ALLOWANCES) if self._scale is None else (self._scale, dict.fromkeys(ALLOWANCES, 0.0))
-        self._budgets = {name: Budget(share * scale, allowance=once[name]) for name, share in SHARES.items()}
+        if self._scale is None:
+            self._budgets = {name: Budget(share, allowance=ALLOWANCES[name]) for name, share in SHARES.items()}
+        else:
+            self._budgets = {name: Prepaid(share * self._scale, self._expected[name]) for name, share in SHARES.items()}
+
+    def expect(self, expected: dict[str, float]) -> None:
+        """CPU seconds of each kind of measurement at a time, before the first one within a budget."""
+        self._expected.update(expected)
+        for name, budget in self._budgets.items():
+            if isinstance(budget, Prepaid):
+                budget.expected = self._expected[name]
+
+    def prepare(self) -> None:
+        """Looks up names now that would be looked up in a tick."""
+        if self._norms is not None:
+            self._names.look_up()
+
+    def earn(self, seconds: float) -> None:
+        """Ticks in a rest took so long."""
+        for budget in self._budgets.values():
+            budget.earn(seconds)
 
     def steer(self) -> None:
         """Takes the level that was asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -32,10 +33,16 @@ class Budget:
         self.share, self.allowance = share, allowance
         self.spent = 0.0
         self.earned = 0.0
+        self.expected = 0.0
+
+    @property
+    def credit(self) -> float:
+        """CPU seconds that are earned and not spent; negative while something is not paid yet."""
+        return self.allowance + self.share * self.earned - self.spent
 
     def due(self) -> bool:
         """True while what was spent is covered; so the first time costs nothing."""
-        return self.spent <= self.allowance + self.share * self.earned
+        return self.credit >= 0
 
     def earn(self, seconds: float) -> None:
         """A tick took so long."""
@@ -49,6 +56,26 @@ class Budget:
             yield
         finally:
             self.spent += clock() - began
+
+
+class Prepaid(Budget):
+    """Nothing is due before it is earned: it costs what it cost the last times, and `expected` before the first."""
+
+    def __init__(self, share: float, expected: float = math.inf) -> None:
+        super().__init__(share)
+        self.expected = expected
+        self._before: float | None = None  # what was spent when it was due last
+
+    def due(self) -> bool:
+        """True if one more is covered."""
+        if self._before is not None:
+            cost, self._before = self.spent - self._before, None
+            if cost:  # a cheaper one may be an exception
+                self.expected = cost if cost > self.expected else (cost + self.expected) / 2
+        if self.credit < self.expected:
+            return False
+        self._before = self.spent
+        return True
 
 
 _COMPARED = 3
@@ -66,13 +93,13 @@ class Laps:
         self._usual: deque[float] = deque(maxlen=15)
         self._ended: float | None = None
 
-    def lap(self, *, burdened: bool = False) -> tuple[float, float]:
-        """A tick has ended -> (its CPU seconds, those that it was burdened with)."""
+    def lap(self, *, burdened: bool = False, ticks: int = 1) -> tuple[float, float]:
+        """A tick has ended -> (its CPU seconds, those that it was burdened with). ticks: several have."""
         now, burden = clock(), self._burden()
         took, weight = (now - self._ended, burden - self._before) if self._ended is not None else (0.0, 0.0)
         self._ended, self._before = now, burden
         if not burdened:
-            self._usual.append(weight)
+            self._usual.append(weight / ticks)
             return took, 0.0
         return took, max(0.0, weight - (statistics.median(self._usual) if self._usual else 0.0))
 

@@ -15,7 +15,7 @@ import torch
 
 from postmortem.attach import boundaries
 from postmortem.attach.boundaries.current import before_scaling, listener
-from postmortem.attach.measure.budget import Budget, Laps, clock, in_the_kernel
+from postmortem.attach.measure.budget import Budget, Laps, Prepaid, clock, in_the_kernel
 from postmortem.attach.measure.owned import Owned
 from postmortem.attach.observer import Observer
 from postmortem.attach.sandbox import descriptors
@@ -59,10 +59,11 @@ class _Sleeper:
 class Standby(Observer):
     """Keeps at most one copy asleep. Who watches the program passes the events `batch`, `loss` and `abandoned` on.
 
-    share: what copies may cost, as a share of the time of the ticks between them; see `due`.
+    share: what copies may cost, as a share of the time of the ticks between them; see `due`. prepaid: none is made
+    before it is earned.
     """
 
-    def __init__(self, *, share: float = 0.03) -> None:
+    def __init__(self, *, share: float = 0.03, prepaid: bool = False) -> None:
         self.share = share
         self.record = Record()
         self._journal = Journal()
@@ -73,7 +74,7 @@ class Standby(Observer):
         """The last ticks with their losses, of each that of its last backward pass; told by who watches the program. A
         fault may be noticed some ticks later, so that its own tick and others after it can be among them."""
         self._thread = 0  # the one that made the copy
-        self._budget = Budget(share)
+        self.budget: Budget = Prepaid(share) if prepaid else Budget(share)
         self._laps = Laps(in_the_kernel)
         self._fresh = False
         self.burden = 0.0
@@ -133,20 +134,31 @@ class Standby(Observer):
         """
         self._usual, self._ended = self._passes - self._ended, self._passes
         took, more = self._laps.lap(burdened=self._fresh)
-        self._budget.earn(took)
-        self._budget.spent += more
+        self.budget.earn(took)
+        self.budget.spent += more
         self.burden += more
-        if among_others():
+        if isinstance(self.budget, Prepaid):
+            due = self.budget.due()
+            if among_others() and not due:
+                self.retire()
+        elif among_others():
             # the gradients of earlier ticks came from all ranks, and the copy has only this one: good for one tick
-            self._budget.allowance = _AMONG_OTHERS
-            due = self.share >= 1.0 or self._budget.due()
+            self.budget.allowance = _AMONG_OTHERS
+            due = self.share >= 1.0 or self.budget.due()
             if not due and self._copy is not None:
                 self.retire()
         else:
-            due = self._budget.due()
+            due = self.budget.due()
         self._fresh = False
+        if isinstance(self.budget, Prepaid):
+            return due
         # an older copy would have to compile again, which needs files, or to start a process again
         return due or compiled_frames() != self._compiled or self._outdated() or self._lost()
+
+    def rested(self, took: float, ticks: int) -> None:
+        """So many ticks without a copy have taken so long together."""
+        self.budget.earn(took)
+        self._laps.lap(ticks=ticks)
 
     def _lost(self) -> bool:
         """The program has closed what was open: nobody can ask the copy any more."""
@@ -192,7 +204,7 @@ class Standby(Observer):
         self._losses = []
         self._compiled, self._started = compiled_frames(), listener.processes
         self._copy = _Sleeper(process, Owned(request), Owned(answer), tick, began)
-        self._budget.spent += max(clock() - busy, 0.0)
+        self.budget.spent += max(clock() - busy, 0.0)
         self._fresh = True
         self._laps.restart()
         return None

@@ -117,17 +117,30 @@ def _own(found: Any) -> Any:
 
 
 def _read_metadata(folder: Path) -> Any:
-    """The `Metadata` of a folder. Raises UnreadableCheckpoint if it is damaged or requires other classes."""
+    """The `Metadata` of a folder. Raises UnreadableCheckpoint if it is damaged, something else, or requires others."""
     path = folder / ".metadata"
     try:
-        return _Metadata(path.read_bytes()).load()
+        found = _Metadata(path.read_bytes()).load()
     except Exception as error:  # a damaged pickle can raise anything
-        what = (
-            str(error)
-            if isinstance(error, pickle.UnpicklingError) and "refused" in str(error)
-            else f"truncated or corrupt metadata: {' '.join(str(error).split())[:200]}"
-        )
+        refused = isinstance(error, pickle.UnpicklingError) and "refused" in str(error)
+        what = str(error) if refused else "truncated, corrupt or no metadata of a checkpoint: not a whole pickle"
+        what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else what
         raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="the checkpoint")) from error
+    if other := _not_metadata(found):
+        what = f"not the metadata of a checkpoint: {other}"
+        raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="the checkpoint"))
+    return found
+
+
+def _not_metadata(found: Any) -> str:
+    """What a `.metadata` holds that is none: other programs write files of this name. "" if it is one."""
+    if type(found).__name__ != "Metadata":  # of its class no more is known here: see `_own`
+        return f"it holds a value of type {type(found).__name__}"
+    for name in ("storage_data", "state_dict_metadata"):
+        if not isinstance(held := getattr(found, name, None), dict):
+            return f"its {name} is a value of type {type(held).__name__}"
+    wrong = (key for key in found.storage_data if not hasattr(key, "fqn"))
+    return next((f"a name in its storage_data is a value of type {type(key).__name__}" for key in wrong), "")
 
 
 def _pieces(folder: Path) -> Pieces:

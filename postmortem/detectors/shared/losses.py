@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.patterns import later
-from postmortem.core.roles import is_total
+from postmortem.core.roles import is_error, is_total
 from postmortem.core.stats import median
 from postmortem.detectors.shared.nonfinite import before_break
 
@@ -28,7 +28,22 @@ def totals(view: View, role: str, points: int) -> list[Series]:
     """The finite series of a role with enough points, up to where they broke. If one tag is clearly the total, its
     parts are left out: a regularisation term may rise by design."""
     found = [s for s in (before_break(raw).finite for raw in view.of(role)) if len(s) >= points]
+    found = [s for s in found if not _is_no_course(view, s)]
+    whole = {s.tag for s in found}
+    found = [s for s in found if not _INDEX.search(s.tag) or _INDEX.sub("", s.tag, count=1) not in whole]
     return [s for s in found if is_total(s.tag)] or found
+
+
+_INDEX = re.compile(r"[_/. -](?:[A-Za-z]{0,6}\d{1,3})(?=[_/. -]|$)")
+"""The number of a part in its name: ``mse_q2_mean`` beside ``mse_mean``, ``loss_ce_0`` beside ``loss_ce``."""
+
+
+def _is_no_course(view: View, series: Series) -> bool:
+    """Whether points are in no order of time: all at one step, as a table of several models; or errors of evaluations
+    (MAPE, RMSE) that a log prints without a step, which may be of different data or different models."""
+    if view.run.step_axis == "row":
+        return is_error(series.tag) and all(reading.source == "text" for reading in view.run.readings)
+    return len(series) > 1 and int(series.step[0]) == int(series.step[-1])
 
 
 def scores_nothing(view: View) -> bool:

@@ -12,6 +12,8 @@ from postmortem.core.stats import centred_median, noise, quantile
 from postmortem.diagnoses.shared.last_good import stable
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
@@ -38,7 +40,7 @@ class Rate:
     at: float
     before: float
     jump: float
-    """The largest ratio of neighbouring rows in the tenth of the run before the step."""
+    """The largest ratio of neighbouring rows in the tenth of the run before the step, without those of a warm-up."""
     calm: float | None
     """The highest rate, up to `before`, at which the loss was at its lowest so far; None if no such rate is known."""
 
@@ -59,12 +61,21 @@ def rate_at(view: View, step: int | None) -> Rate | None:
         return None
     x = series.value[:until]
     tenth = max(1, (step - int(series.step[0])) // 10)
-    recent = x[max(0, min(until - 2, int(np.searchsorted(series.step, step - tenth)))) :]
+    first = max(0, min(until - 2, int(np.searchsorted(series.step, step - tenth))))
+    recent = x[first:]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = recent[1:] / recent[:-1]
-    jump = float(np.nanmax(ratio, initial=0.0, where=np.isfinite(ratio)))
+    jumps = np.isfinite(ratio) & ~_steady(series.value[: until + 1])[first : until - 1]
+    jump = float(np.max(ratio, initial=1.0, where=jumps))
     before = float(recent[0])
     return Rate(series.tag, float(recent.max()), before, jump, _calm(view, series, step, before))
+
+
+def _steady(value: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """bool[n - 1]: whether each change of n values is one of several of about its size, as in a warm-up from zero."""
+    change = np.diff(value)
+    beside = np.maximum(np.append(change[1:], -np.inf), np.insert(change[:-1], 0, -np.inf))
+    return np.asarray((change > 0) & (beside >= 0.5 * change))
 
 
 def _calm(view: View, rates: Series, onset: int, most: float) -> float | None:

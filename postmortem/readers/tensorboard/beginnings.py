@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from postmortem.readers.tensorboard.framing import HEADER
-from postmortem.readers.tensorboard.row_layout import RowLayout, Rows
+from postmortem.readers.tensorboard.long_row import LongRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from postmortem.readers.tensorboard.row_layout import Rows
+
 TRIES = 3
 LONGEST, MOST = 1 << 19, 8
-"""Bytes of a beginning, and how many are kept, the newest: their layouts take about three times as much memory."""
+"""Bytes of a beginning, and how many are kept, the newest: their layouts take about six times as much memory."""
 
 
 class Beginning(NamedTuple):
@@ -31,7 +33,7 @@ class Beginning(NamedTuple):
     second group begins."""
 
     header: bytes
-    layout: RowLayout
+    layout: LongRow
     ends: NDArray[np.int64]
     records: NDArray[np.int64]
     second: int
@@ -45,17 +47,19 @@ class Beginning(NamedTuple):
             records += [*rows.layout.records] * k
             sizes += [rows.layout.size] * k
             counts += [len(rows.layout.records)] * k
-        layout = RowLayout(records, data[groups[0].at : groups[-1].stop])
+        layout = LongRow(records, data[groups[0].at : groups[-1].stop])
         header = data[groups[0].at :][:HEADER].tobytes()
         return cls(header, layout, np.cumsum(sizes), np.cumsum(counts), groups[1].at - groups[0].at)
 
     def find(self, data: NDArray[np.uint8], at: int) -> Rows | None:
         """What stands of it in `data` from `at` on, in whole rows; None if that is no more than one group of rows."""
         row, alike = self.layout.compared(data, at)
+        if alike == self.layout.size:
+            return row
         whole = int(np.searchsorted(self.ends, alike, "right"))
         if not whole or self.ends[whole - 1] <= self.second:
             return None
-        return row if whole == len(self.ends) else row.first(int(self.records[whole - 1]))
+        return self.layout.first(row, int(self.records[whole - 1]))
 
 
 @dataclass(slots=True)
@@ -79,7 +83,7 @@ class Beginnings:
     def learn(self, groups: Sequence[Rows], data: NDArray[np.uint8]) -> None:
         """Learns the beginning of the file whose rows these are, if the file before it began alike."""
         first = groups[0]
-        if used := [known for known in self.known if known.layout is first.layout]:
+        if used := [known for known in self.known if known.layout.records is first.layout.records]:
             if groups[-1].stop - first.stop > first.layout.size:  # a longer one is worth more
                 self.known.remove(used[0])
             return

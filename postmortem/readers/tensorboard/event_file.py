@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from io import FileIO
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from postmortem.readers.shared.protobuf import DecodeError
 from postmortem.readers.tensorboard.bulk_scalars import FEW, ScalarPatterns
 from postmortem.readers.tensorboard.event_proto import EVENT, HISTOGRAM, HPARAMS, blob_event, number
 from postmortem.readers.tensorboard.framing import HEADER, OVERHEAD
+from postmortem.readers.tensorboard.long_row import LongRow
 from postmortem.readers.tensorboard.rows import RowLayouts
 from postmortem.readers.tensorboard.texts import settings_in
 from postmortem.readers.tensorboard.tfrecord import PIECE, batches
@@ -115,7 +117,7 @@ class EventFile:
     def read(self) -> Reading:
         """All that the file holds. Called again after bytes were appended, it reads only these."""
         patterns = ScalarPatterns(self.code_of)
-        with self.path.open("rb") as stream:
+        with FileIO(self.path) as stream:
             whole = os.fstat(stream.fileno()).st_size
             _LAYOUTS.opened(whole)
             stream.seek(self.resumed_at())
@@ -144,8 +146,8 @@ class EventFile:
         elif self.records and not len(reading.points):
             reading.notes.append("an event file without scalars")
         times = reading.points.wall_time
-        if not (known := times > 0).all():
-            times = times[known]
+        if not times.min(initial=np.inf) > 0:  # one is unknown, or NaN
+            times = times[times > 0]
         if len(times):
             reading.started, reading.stopped = float(min(times[0], self.first_time)), float(times[-1])
         if self.said:
@@ -159,7 +161,9 @@ class EventFile:
         tags = [tag.decode("utf-8", "replace") for tag in self.codes]
         if self.parts and len({*tags}) == len(tags):
             code, step, value, wall_time = self.parts[0]
-            return Points(tags, code, step, value, wall_time, np.full(len(code), -1, np.int16))
+            rank = np.empty(len(code), np.int16)
+            rank.fill(-1)
+            return Points(tags, code, step, value, wall_time, rank)
         builder = PointsBuilder()  # joins tags that are one once decoded
         if self.parts:
             builder.extend_columns(tags, *self.parts[0])
@@ -200,7 +204,11 @@ class EventFile:
             intact = fields.intact
             damaged = [(int(at[i, j]), int(layout.length[j])) for i, j in np.argwhere(~intact)]
             yield _columns(row for start, length in damaged for row in self.parse(start, length, batch))
-        code = np.array([self.code_of(tag) for tag in layout.tags], np.int32).take(layout.tag)
+        code = layout.tag
+        if not self.codes:
+            self.codes.update(layout.codes)
+        else:
+            code = np.array([self.code_of(tag) for tag in layout.codes], np.int32).take(code)
         self.plugins.update(layout.plugins)
         columns = (at, code[None].repeat(len(at), axis=0), fields.step, fields.value, fields.wall_time)
         part = tuple(column[intact].ravel() for column in columns)
@@ -278,10 +286,11 @@ class EventFile:
 
 
 def _by_layout(found: list[Rows]) -> Iterable[tuple[RowLayout, list[Rows]]]:
-    """The rows by their layout."""
-    groups: dict[int, tuple[RowLayout, list[Rows]]] = {}
+    """The rows by their layout; long ones one by one."""
+    groups: dict[tuple[int, int], tuple[RowLayout, list[Rows]]] = {}
     for rows in found:
-        groups.setdefault(id(rows.layout), (rows.layout, []))[1].append(rows)
+        key = id(rows.layout), rows.at if isinstance(rows.layout, LongRow) else 0
+        groups.setdefault(key, (rows.layout, []))[1].append(rows)
     return groups.values()
 
 

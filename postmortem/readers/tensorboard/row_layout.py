@@ -9,7 +9,6 @@ which only a second error could cancel, with a probability of 2**-32.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import google_crc32c
@@ -33,18 +32,12 @@ _ZERO = 0xFFFFFFFF  # what a CRC register of zero is in terms of google_crc32c, 
 
 
 class Rows(NamedTuple):
-    """k adjacent rows of one layout, from `at` on. `difference` uint8[k, width] is what they differ in from it."""
+    """k adjacent rows of one layout, from `at` on. `difference` uint8[k, width] is what they differ in from it; of a
+    `LongRow` it is the row itself, where it stands in the data."""
 
     layout: RowLayout
     at: int
     difference: NDArray[np.uint8]
-
-    def first(self, n: int) -> Rows:
-        """The first n records of the only row."""
-        layout = self.layout.first(n)
-        difference = self.difference[:, : -(-layout.size // 8) * 8].copy()
-        difference[:, layout.size :] = 0
-        return Rows(layout, self.at, difference)
 
     @property
     def stop(self) -> int:
@@ -65,7 +58,7 @@ class RowLayout:
     """n adjacent records of which everything is known but wall times, steps' digits, values and payload checksums.
 
     `size` is the number of bytes of a row, `start` and `length` int64[n] say where the payloads are in it. Record j is
-    of the tag `tags[tag[j]]`; `plugins` are by tag.
+    of the tag whose code is `tag[j]` in `codes`; `plugins` are by tag.
     """
 
     def __init__(self, records: Sequence[ScalarRecord], data: NDArray[np.uint8]) -> None:
@@ -73,9 +66,8 @@ class RowLayout:
         self.size = len(data)
         self.records = records
         self._alone = 0
-        self.tags = list(dict.fromkeys(record.tag for record in records))
-        code = {tag: i for i, tag in enumerate(self.tags)}
-        self.tag = np.array([code[record.tag] for record in records])
+        self.codes = {tag: i for i, tag in enumerate(dict.fromkeys(record.tag for record in records))}
+        self.tag = np.array([self.codes[record.tag] for record in records], np.int32)
         self.plugins = {record.tag: record.plugin.decode("utf-8", "replace") for record in records if record.plugin}
         self.length = np.array([record.length for record in records])
         self.start = np.cumsum(self.length + OVERHEAD) - self.length - OVERHEAD + HEADER
@@ -99,43 +91,6 @@ class RowLayout:
         self._crc_of_none = np.array(
             [google_crc32c.value(self.bytes[a : a + n]) for a, n in zip(self.start, self.length, strict=True)], "<u4"
         )
-
-    @property
-    def last_row(self) -> int:
-        """The first of the records at the end that are of different tags; 0 unless this is a beginning, many rows."""
-        seen = set()
-        for i in reversed(range(len(self.tag))):
-            if self.tag[i] in seen:
-                return i + 1
-            seen.add(self.tag[i])
-        return 0
-
-    def first(self, n: int) -> RowLayout:
-        """The layout of the first n records of a row."""
-        part = copy.copy(self)
-        part.records = self.records[:n]
-        part.tag, part.length, part.start = self.tag[:n], self.length[:n], self.start[:n]
-        part.size = int(part.start[-1] + part.length[-1]) + OVERHEAD - HEADER
-        part._wall_time, part._crc, part._crc_of_none = self._wall_time[:n], self._crc[:n], self._crc_of_none[:n]
-        part._crc_bytes = self._crc_bytes[: 4 * n]
-        part._digits = {size: _first(n, *group) for size, group in self._digits.items()}
-        part._value = {kind: _first(n, *group) for kind, group in self._value.items()}
-        part.bytes = self.bytes[: part.size]
-        fixed = self._fixed[: -(-part.size // 8)].copy()
-        fixed.view(np.uint8)[part.size :] = 0
-        part._fixed = fixed
-        return part
-
-    def compared(self, data: NDArray[np.uint8], at: int) -> tuple[Rows, int]:
-        """A row from `at` on, or as much of one as there is, and how many bytes at its beginning are of this layout."""
-        difference = self._difference(data[None, at : at + self.size])
-        words = difference.view(np.uint64)[0]
-        other = words & self._fixed[: len(words)]
-        alike = min(self.size, len(data) - at)
-        if other.max(initial=0):  # any() looks at them one by one
-            word = int(np.argmax(other != 0))
-            alike = min(alike, 8 * word + int(np.argmax(other[word : word + 1].view(np.uint8) != 0)))
-        return Rows(self, at, difference), alike
 
     def matches(self, data: NDArray[np.uint8], at: int) -> bool:
         """Whether a row of this layout stands at `at`, or as much of one as there is before the data end."""
@@ -176,21 +131,42 @@ class RowLayout:
 
     def fields(self, difference: NDArray[np.uint8]) -> RowFields:
         """What the rows hold. Uses up `difference`: its bytes of checksums are changed."""
-        k, n = len(difference), len(self.tag)
-        step, value = np.zeros((k, n), np.int64), np.empty((k, n))
-        for size, (of, at) in self._digits.items():
-            step[:, of] = _steps(difference.take(at, axis=1).reshape(k, -1, size))
-        for dtype, (of, at) in self._value.items():
-            value[:, of] = widen(difference.take(at, axis=1).view(DTYPES[dtype][0]), dtype)
-        wall_time = _windows(difference, "<f8")[:, self._wall_time]
+        digits = {size: difference.take(at, axis=1) for size, (_, at) in self._digits.items()}
+        step = self._decoded(len(difference), digits)
+        value, wall_time = self._values(difference), windows(difference, "<f8")[:, self._wall_time]
         stored = difference.take(self._crc_bytes, axis=1).view("<u4")
-        _windows(difference, "<u4")[:, self._crc] = unmask(stored) ^ self._crc_of_none
-        intact = None
-        if damaged := _wrong(difference, np.arange(k + 1)):
-            intact, bounds = np.ones((k, n), bool), np.append(self.start - HEADER, self.size)
-            for i in damaged:
-                intact[i, _wrong(difference[i], bounds)] = False
-        return RowFields(step, value, wall_time, intact)
+        windows(difference, "<u4")[:, self._crc] = unmask(stored) ^ self._crc_of_none
+        return RowFields(step, value, wall_time, self._intact(difference))
+
+    def _decoded(self, k: int, digits: dict[int, NDArray[np.uint8]]) -> NDArray[np.int64]:
+        """int64[k, n]: the steps of k rows, whose digits are given by their number in a record."""
+        step = np.zeros((k, len(self.tag)), np.int64)
+        for size, found in digits.items():
+            step[:, self._digits[size][0]] = _steps(found.reshape(k, -1, size))
+        return step
+
+    def _values(self, rows: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """uint8[k, width] -> float64[k, n]: the values in rows, or in their difference to the layout."""
+        kinds = [
+            (of, widen(rows.take(at, axis=1).view(DTYPES[dtype][0]), dtype)) for dtype, (of, at) in self._value.items()
+        ]
+        value: NDArray[np.float64] = np.empty((len(rows), len(self.tag))) if len(kinds) > 1 else kinds[0][1]
+        if len(kinds) == 1:
+            return value
+        for of, found in kinds:
+            value[:, of] = found
+        return value
+
+    def _intact(self, difference: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
+        """bool[k, n]: which records have a right checksum, by a difference with those of the checksums; None if all."""
+        damaged = _wrong(difference, np.arange(len(difference) + 1))
+        if not damaged:
+            return None
+        intact = np.ones((len(difference), len(self.tag)), bool)
+        bounds = np.append(self.start - HEADER, self.size)
+        for i in damaged:
+            intact[i, _wrong(difference[i], bounds)] = False
+        return intact
 
 
 def _wrong(difference: NDArray[np.uint8], bounds: NDArray[np.int64]) -> list[int]:
@@ -213,7 +189,7 @@ def _steps(digits: NDArray[np.uint8]) -> NDArray[np.int64]:
     return step.view(np.int64)
 
 
-def _windows(rows: NDArray[np.uint8], kind: str) -> NDArray[Any]:
+def windows(rows: NDArray[np.uint8], kind: str) -> NDArray[Any]:
     """What stands from each byte of the rows on as numbers of that kind, [k, n]. To be indexed, nothing is copied."""
     return np.ndarray((len(rows), rows.shape[1] - np.dtype(kind).itemsize + 1), kind, rows, 0, rows.strides)
 
@@ -230,12 +206,3 @@ def _alike(kinds: NDArray[np.int64]) -> list[tuple[int, Any]]:
 
 def _adjacent(of: NDArray[np.int64]) -> Any:
     return slice(int(of[0]), int(of[-1]) + 1) if of[-1] - of[0] + 1 == len(of) else of
-
-
-def _first(n: int, of: Any, at: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
-    """Of the indices `of` and the places of their bytes, as many for each, those below n."""
-    if isinstance(of, slice):
-        kept, count = max(0, min(of.stop, n) - of.start), of.stop - of.start
-        return slice(of.start, of.start + kept), at[: kept * len(at) // max(count, 1)]
-    kept = int(np.searchsorted(of, n))
-    return of[:kept], at[: kept * len(at) // len(of)]

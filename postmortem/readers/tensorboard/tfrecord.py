@@ -13,10 +13,11 @@ import numpy as np
 from postmortem.readers.shared.damage import Damage, damage_in
 from postmortem.readers.tensorboard.crc32c import position_tables, unmask
 from postmortem.readers.tensorboard.framing import HEADER, OVERHEAD, length_at, payload_at
+from postmortem.readers.tensorboard.long_row import LongRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import BufferedReader
+    from io import FileIO
 
     from numpy.typing import NDArray
 
@@ -94,18 +95,17 @@ class Chain:
             return
         last = self.rows[-1]
         layout, begin = last.layout, self.stop - last.layout.size
-        kept = layout.last_row  # of a beginning, which is many rows
-        if len(last.difference) > 1 or not kept:
-            kept = 0
-            self.drop_last()
+        kept = layout.last_row if isinstance(layout, LongRow) else 0
+        if kept and isinstance(layout, LongRow):
+            self.rows[-1] = layout.first(last, kept)
         else:
-            self.rows[-1] = last.first(kept)
+            self.drop_last()
         self.heads += (layout.start[kept:] - HEADER + begin).tolist()
         self.lengths += layout.length[kept:].tolist()
         self.stop = begin + layout.size
 
 
-def batches(stream: BufferedReader, damage: list[Damage], layouts: RowLayouts) -> Iterator[Batch]:
+def batches(stream: FileIO, damage: list[Damage], layouts: RowLayouts) -> Iterator[Batch]:
     """Yields all records from the place of the stream on, in order; what lies between them is appended to `damage`.
 
     A record with a wrong payload checksum is still yielded if the next one begins right at its end: its length was
@@ -116,7 +116,7 @@ def batches(stream: BufferedReader, damage: list[Damage], layouts: RowLayouts) -
     while True:
         if kept + want > len(buffer) - PADDING:
             buffer = np.concatenate([buffer[:kept], np.empty(want + PADDING, np.uint8)])
-        got = stream.readinto(buffer[kept : kept + want].data)
+        got = _filled(buffer[kept : kept + want].data, stream)
         final = got < want
         size = kept + got
         chains, gaps, resume = _scan(buffer[:size], final, layouts)
@@ -130,6 +130,14 @@ def batches(stream: BufferedReader, damage: list[Damage], layouts: RowLayouts) -
         want = PIECE if resume else size  # no progress: a record, or damage, larger than what was read
         kept, offset = size - resume, offset + resume
         buffer[:kept] = buffer[resume:size]
+
+
+def _filled(buffer: memoryview, stream: FileIO) -> int:
+    """How many bytes were read: as many as there is room for, unless the file ends before."""
+    got = 0
+    while more := stream.readinto(buffer[got:]):
+        got += more
+    return got
 
 
 def _scan(data: NDArray[np.uint8], final: bool, layouts: RowLayouts) -> tuple[list[Chain], list[Damage], int]:
@@ -175,6 +183,8 @@ def _chain(data: NDArray[np.uint8], pos: int, final: bool, layouts: RowLayouts) 
     chain = Chain(stop=pos)
     alone = 0
     while True:
+        if len(data) - pos < HEADER:
+            return chain
         rows = layouts.find(data, pos, final)
         if rows == "cut":
             chain.open = True

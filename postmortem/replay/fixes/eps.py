@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.core.model import OUTSIDE
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, finite, fix
 from postmortem.replay.fixes.source_edit import Guard, suggested_line
 from postmortem.replay.step.function_mode import StepMode, calling_frame
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     _ArgumentsChange = Callable[[list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any]]]
 
 _SIZES = (1e-6, 1e-4)
+_BEYOND = 1e-3
+"""Share of the largest distance from the bounds by which values lie beyond them that no rounding puts there."""
 _SAME = {"true_divide": "div", "divide": "div", "addcdiv": "div", "linalg_vector_norm": "norm"}
 
 
@@ -80,13 +83,12 @@ class Epsilon(BaseFix):
         guards = guards or {case.where.span if case.where else None: Guard()}
         size = "1" if all(guard.whole for guard in guards.values()) else f"{at.eps:g}"
         how = _description(op, line, size) + at.met.others()
-        fixed = case.with_fix(
-            self.name,
-            cured=True,
-            how=how,
-            loss=case.reruns.loss,
-            note=at.met.against() if op in DOMAINS and op != "xlogy" else "",
-        )
+        outside = at.met.far_outside() if op in DOMAINS else ""
+        note = at.met.against() if op in DOMAINS and op != "xlogy" else ""
+        hides = f"{outside}: a bound here hides where they leave it" if outside else ""
+        fixed = case.with_fix(self.name, cured=True, how=how, loss=case.reruns.loss, note=note or hides)
+        if outside:
+            fixed = replace(fixed, tensor={**fixed.tensor, OUTSIDE: outside})
         return replace(fixed, suggestion=suggested_line(file, guards, line, op, at.eps))
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
@@ -120,7 +122,8 @@ class Calls:
     used: their number. guards: the expressions that call it, as a line may do so several times, and what guards each.
     regular, moved, nearest: of the call in which most of them were changed, how many finite values the operator got
     that are not at its singularity, how many of those were changed, and the least distance of one from it. all, kept:
-    of the values of all calls, how many there are and how many the change leaves as they are.
+    of the values of all calls, how many there are and how many the change leaves as they are. outside: how many lie
+    outside the range of the operator, farther than rounding explains, and the farthest of them.
     """
 
     used: int = 0
@@ -130,9 +133,16 @@ class Calls:
     nearest: float = 0.0
     all: int = 0
     kept: int = 0
+    outside: int = 0
+    farthest: float = 0.0
+    _beyond: float = 0.0
 
-    def count(self, away: torch.Tensor, changed: torch.Tensor) -> None:
+    def count(self, value: torch.Tensor, away: torch.Tensor, changed: torch.Tensor) -> None:
         """Counts the values of a call. away: their distances from the singularity."""
+        beyond = away < -_BEYOND * away[away.isfinite()].abs().max() if away.isfinite().any() else away < -torch.inf
+        self.outside += int(beyond.sum())
+        if beyond.any() and float(away.min()) < self._beyond:
+            self._beyond, self.farthest = float(away.min()), float(value.flatten()[away.argmin()])
         regular = (away > 0) & away.isfinite()
         moved = regular & changed
         n = int(moved.sum())
@@ -149,12 +159,20 @@ class Calls:
         values = "the only value is" if self.all == 1 else f"all {self.all:,} values are"
         return f"{values} then at the bound, where a clamp passes no gradient: nothing is learned through this operator"
 
+    def far_outside(self) -> str:
+        """The values outside the range of the operator, in words; empty where rounding may have put them there."""
+        if not self.outside:
+            return ""
+        verb = "lies" if self.outside == 1 else "lie"
+        share = f"{self.outside:,} of {self.all:,} values {verb}"
+        return f"{share} outside the range of the operator, as far as {self.farthest:.3g}"
+
     def others(self) -> str:
         """What the change does to values at which the operator is regular, for the report."""
         if self.regular is None:
             return ""
         if not self.moved:
-            return ", which changes no value that is not at the singularity"
+            return f", which changes no value that is not at the singularity{' or beyond it' if self.outside else ''}"
         least = f"the nearest is {self.nearest:.3g} away from it"
         return f", which also changes {self.moved:,} of the {self.regular:,} values not at the singularity ({least})"
 
@@ -209,7 +227,7 @@ class AtLine(StepMode):
             kept = change(x)
             if isinstance(x, torch.Tensor) and has_rows(x) and x.numel():
                 before, after = local(x.detach()), local(kept.detach())
-                self.met.count(away(before), before != after)
+                self.met.count(before, away(before), before != after)
             return kept
 
         return changed

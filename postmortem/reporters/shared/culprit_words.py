@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.model import GROWTH, MASKED
+from postmortem.core.model import DERIVATIVE, GROWTH, MASKED, OUTSIDE
 from postmortem.core.printable import number
 from postmortem.reporters.shared.what_happened import TOLD, incident, is_told
 
@@ -148,9 +148,12 @@ def statistics(tensor: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
     The range is that of the finite values, which is said where there are others.
     """
-    inputs = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())]
-    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output", GROWTH, MASKED, *TOLD)}
-    for name, stats in [*inputs, ("output", tensor.get("output")), ("values", other)]:
+    of = f" of {tensor[DERIVATIVE]} (backward)" if tensor.get(DERIVATIVE) else ""
+    inputs = [(f"input {i}{of}", stats) for i, stats in enumerate(tensor.get("inputs") or ())]
+    other = {
+        k: v for k, v in tensor.items() if k not in ("inputs", "output", GROWTH, MASKED, DERIVATIVE, OUTSIDE, *TOLD)
+    }
+    for name, stats in [*inputs, (f"output{of}", tensor.get("output")), ("values", other)]:
         if stats:
             of = "finite " if stats.get("nan") or stats.get("inf") else ""
             named = ((f"{of}{k}" if k in ("min", "max") else k, v) for k, v in stats.items())

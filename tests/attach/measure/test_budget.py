@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from postmortem.attach.measure import budget as module
-from postmortem.attach.measure.budget import Budget, Laps
+from postmortem.attach.measure.budget import Budget, Laps, Prepaid
 
 
 class Clock:
@@ -62,3 +62,37 @@ def test_a_burdened_tick_is_compared_with_the_others(clock: Clock) -> None:
     assert found[3] == (3.0, pytest.approx(2.0))
     assert found[4] == (3.0, pytest.approx(2.0))
     assert found[5] == (1.0, 0.0)
+
+
+def test_nothing_is_begun_before_it_is_earned() -> None:
+    """Not the first time, for which the cost is estimated, and not after one that was dearer than that."""
+    budget, costs, spent = Prepaid(0.01), iter([0.5, 2.0, 0.1, 0.1]), []
+    assert not budget.due()  # what it costs is not known
+    budget.expected = 0.5
+    for _ in range(1000):
+        budget.earn(1.0)
+        if budget.due():
+            budget.spent += next(costs, 0.1)
+            spent.append((round(budget.earned), budget.credit >= 0))
+    assert spent[:3] == [(50, True), (100, False), (450, True)]  # 2.5 s are paid at 250, as much again is awaited
+    assert budget.credit >= 0
+
+
+def test_a_measurement_that_was_due_and_not_made_says_nothing_about_its_cost() -> None:
+    """What is expected stays."""
+    budget = Prepaid(0.5, 1.0)
+    budget.earn(10.0)
+    assert budget.due()
+    assert budget.due()
+    assert budget.expected == 1.0
+
+
+def test_ticks_of_a_rest_count_as_usual_ones(clock: Clock) -> None:
+    """Those that went by between two looks at the clock share what they took."""
+    laps = Laps(clock)
+    laps.restart()
+    for _ in range(3):
+        clock.now += 8.0
+        laps.lap(ticks=8)
+    clock.now += 3.0
+    assert laps.lap(burdened=True) == (3.0, 2.0)

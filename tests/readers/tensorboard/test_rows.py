@@ -14,7 +14,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 import postmortem.readers.tensorboard.event_file as reader
 from postmortem.readers.shared.damage import MOST_REPORTED
-from postmortem.readers.tensorboard import TensorBoard, row_layout, rows, tfrecord
+from postmortem.readers.tensorboard import TensorBoard, long_row, row_layout, rows, tfrecord
 from tests.readers.tensorboard.slow_reader import read_slowly
 from tests.readers.tensorboard.test_tensorboard import NAME, scalar, tensor, write
 from tests.readers.tensorboard.test_tensorboard import rows as points_of
@@ -162,8 +162,10 @@ def test_a_known_beginning_hides_nothing(tmp_path: Path, data: st.DataObject) ->
 def test_a_beginning_serves_runs_of_other_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs that begin alike are enough, then a run is one group of rows; a longer one is learned anew."""
     groups = []
-    fields = row_layout.RowLayout.fields
-    monkeypatch.setattr(row_layout.RowLayout, "fields", lambda self, d: [groups.append(self), fields(self, d)][1])
+    for layout in (row_layout.RowLayout, long_row.LongRow):
+        fields = layout.fields
+        patched = lambda self, d, fields=fields: [groups.append(self), fields(self, d)][1]  # noqa: E731
+        monkeypatch.setattr(layout, "fields", patched)
     expected = {"a": 3, "b": 3, "c": 1, "d": 1, "e": 1, "f": 2, "g": 3, "h": 3, "i": 1}
     for name, steps in zip(expected, (200, 200, 200, 150, 100, 900, 900, 900, 900), strict=True):
         (tmp_path / name).mkdir()
@@ -171,6 +173,19 @@ def test_a_beginning_serves_runs_of_other_lengths(tmp_path: Path, monkeypatch: p
         groups.clear()
         assert points_of(TensorBoard.read(tmp_path / name / NAME).points) == read_slowly(whole)[0]
         assert (name, len(groups)) == (name, expected[name])
+
+
+@pytest.mark.parametrize("flipped", [None, 3000], ids=["whole", "damaged"])
+def test_a_beginning_that_occurs_twice_in_a_file(tmp_path: Path, flipped: int | None) -> None:
+    """A restart that appends to the file of the first attempt."""
+    for _ in range(3):
+        whole = short_run(tmp_path / NAME, 200)
+        TensorBoard.read(tmp_path / NAME)
+    twice = bytearray(whole * 2)
+    if flipped:
+        twice[len(whole) + flipped] ^= 1
+    (tmp_path / NAME).write_bytes(twice)
+    assert points_of(TensorBoard.read(tmp_path / NAME).points) == read_slowly(bytes(twice))[0]
 
 
 @pytest.mark.parametrize("rows_left", [2, 3, 4])

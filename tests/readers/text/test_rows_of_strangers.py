@@ -200,3 +200,25 @@ def test_last_words_of_a_training(tmp_path: Path, end: str) -> None:
     assert [f.name for f in postmortem.scan(tmp_path).runs[0].findings] == ["silent-death"]
     assert _run(tmp_path, [*rows, end]).ended == "completed"
     assert not postmortem.scan(tmp_path).runs[0].findings
+
+
+@pytest.mark.parametrize(
+    "row", ["Loss at step {n}: {v}", "Training loss at iteration {n} = {v}", "loss after epoch {n} is {v}"]
+)
+def test_the_position_between_a_name_and_its_value(tmp_path: Path, row: str) -> None:
+    """``Loss at step 12: 6.15`` is a loss of 6.15 at step 12, not one of 12."""
+    run = _run(tmp_path, [row.format(n=n, v=9 - n / 4) for n in range(1, 13)])
+    (tag,) = set(run.frame.tag)
+    assert run.roles[tag] == "loss"
+    assert run.series(tag).to_dict() == {n: 9 - n / 4 for n in range(1, 13)}
+
+
+def test_the_best_so_far_is_no_value_of_the_step(tmp_path: Path) -> None:
+    """``current best: recall: 0.0, train_loss: inf`` is what a program begins with, not an infinite loss."""
+    rows = []
+    for e in range(1, 9):
+        rows += [f"[{e}/8], train_loss: {3 / e:.3f}, time: 1.2"]
+        rows += [f"current best:recall: 0.{e}, hmean: 0.{e}, train_loss: {'inf' if e < 3 else 0.9}, model_epoch: {e}"]
+    run = _run(tmp_path, rows)
+    assert np.isfinite(run.series("train_loss")).all()
+    assert postmortem.scan(tmp_path).runs[0].verdict == "healthy"

@@ -261,6 +261,7 @@ SHAPES = st.sampled_from(
         "Epoch 3:  42%|████▏     | 42/{} [00:12<00:17,  3.40it/s, loss={}, lr={}]",
         "words only {} and {} of {}",
         "node{}:77 [0] NCCL INFO Channel {} via {}",
+        "[rank{}]: iter {} | loss {}",
         "\x1b[32m12:00:01\x1b[0m | step={} \x1b[1mloss\x1b[0m={} acc_{}",
         "Epoch 1:  42%|██▏   | 42/{} [00:12<00:17, loss={}]\rEpoch 1:  43%|██▏   | 43/900 [00:12<00:17, loss={}]",
     ]

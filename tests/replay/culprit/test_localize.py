@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: E402
 from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.culprit.localize import localize  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
+from postmortem.reporters.shared.culprit_words import statistics  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -217,3 +218,18 @@ def test_a_mask_of_logarithms_is_meant() -> None:
         TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, {"x": torch.randn(3, 3), "mask": mask})
     )
     assert (culprit.op, culprit.samples) == ("softmax", (1,))
+
+
+def test_the_tensors_of_a_backward_fault_name_their_operation() -> None:
+    """The gradient that arrives is one of the inputs: whose they are is said. Those of a forward pass need no name."""
+    model = torch.nn.Linear(4, 1, bias=False)
+    batch = torch.ones(6, 4)
+    batch[2] = 0
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    culprit = localize(TrainStep(model, sgd, lambda m, b: m(b).abs().sqrt().sum(), batch))
+    assert (culprit.phase, culprit.op) == ("backward", "sqrt")
+    assert [name for name, _ in statistics(culprit.tensor)][:2] == [
+        "input 0 of div (backward)",
+        "input 1 of div (backward)",
+    ]
+    assert next(name for name, _ in statistics(localize(_failing()).tensor)) == "input 0"

@@ -8,7 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.advice import advised  # noqa: E402
 from postmortem.replay.fixes.eps import Epsilon  # noqa: E402
+from postmortem.reporters.shared.culprit_words import statistics  # noqa: E402
 from tests.cases import case  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -42,6 +44,23 @@ def test_says_which_regular_values_the_change_touches(near: float, said: str, as
     [eps] = [fix for fix in culprit.fixes if fix.name == "eps"]
     assert eps.cured
     assert said in eps.how
+
+
+@cures(Epsilon)
+@pytest.mark.parametrize(("low", "outside"), [(-0.0142, "1 of 3 values lies outside"), (-1e-7, "")])
+def test_a_bound_does_not_hide_values_far_outside_the_range(low: float, outside: str, ask: Any) -> None:
+    """What made them negative comes first in what to do, and the bound last; rounding may make them so by a little."""
+    batch = {"x": torch.tensor([low, 0.9, 0.5])}
+    culprit = ask(lambda m, b: (m.weight.sum() * b["x"].sqrt()).sum(), batch)
+    [eps] = [fix for fix in culprit.fixes if fix.name == "eps"]
+    assert eps.cured
+    assert outside in eps.note
+    assert bool(eps.note) == bool(outside)
+    told = advised(culprit, None)
+    assert ("find where the input of sqrt leaves its range" in told[0]) == bool(outside)
+    assert outside in told[0]
+    assert ("clamp" in told[-1]) == bool(outside)
+    assert not any(name == "values" for name, _ in statistics(culprit.tensor))
 
 
 @cures(Epsilon)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from postmortem.readers.text.bulk.families import FEW, Family, equal_keys, fold, hashes
+from postmortem.readers.text.bulk.families import FEW, Family, Usual, equal_keys, fold
 from postmortem.readers.text.bulk.name_value_scan import NameValueScan
 from postmortem.readers.text.bulk.templates import LONGEST, RUN, RowLayout, Template, learn, read_one
+from postmortem.readers.text.bulk.variants import hashes
 from postmortem.readers.text.failures.scanner import prefilter
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Bulk:
         self.fast = fast
         self.families: dict[tuple[int, int], Family] = {}
         """By the length of their rows and the hash of their folded bytes."""
-        self.usual: dict[int, list[Family]] = {}
+        self.usual: dict[int, Usual] = {}
         """By length: the families that many rows were of. They are tried first."""
         self.n_layouts = 0
         self.skeletons: dict[bytes, Template] = {}
@@ -87,23 +88,29 @@ class Bulk:
             if len(group) < FEW:
                 slow.append(group)
                 continue
-            words = rows.words(group, length)
-            usual = self.usual.setdefault(length, [])
-            for family in usual.copy():
-                alike = family.alike(words)
-                if 4 * np.count_nonzero(alike) < len(group):
-                    usual.remove(family)
-                slow.append(self._read(rows, family, *_only(alike, group, words), out))
-                group, words = _only(~alike, group, words)
+            usual = self.usual.setdefault(length, Usual(length))
+            total, others = len(group), []
+            if usual.families:
+                *told, group = usual.told_apart(rows, group)
+                for family, mine in zip(usual.families.copy(), told, strict=True):
+                    alike, rest = self._read(rows, family, mine, length, out)
+                    usual.note(family, len(mine) - len(rest), total)
+                    slow.append(alike)
+                    others.append(rest)
+            group = np.sort(np.concatenate([group, *others])) if others else group
             if len(group):
-                slow += self._by_key(rows, group, words, length, out)
+                slow += self._by_key(rows, group, usual, total, out)
         return np.sort(np.concatenate(slow))
 
     def _by_key(
-        self, rows: Rows, group: NDArray[np.intp], words: NDArray[np.uint64], length: int, out: Ordered
+        self, rows: Rows, group: NDArray[np.intp], usual: Usual, total: int, out: Ordered
     ) -> Iterator[NDArray[np.intp]]:
-        """Find the families among rows of one length and read them; yield the rows that must be read one at a time."""
-        keys = hashes(fold(words, length))
+        """Find the families among rows of one length and read them; yield the rows that must be read one at a time.
+
+        `total` is the number of rows of that length.
+        """
+        length = usual.length
+        keys = hashes(fold(rows.words(group, length), length))
         *common, rest = equal_keys(keys)
         yield group[rest]
         for same in common:
@@ -113,36 +120,27 @@ class Bulk:
                     yield group[same]
                     continue
                 self.families[key] = Family(rows.bytes(int(group[same[0]])))
-            family, usual = self.families[key], self.usual[length]
-            if 3 * len(same) > len(group) and family not in usual:
-                usual.append(family)
-            mine, its = (group, words) if len(same) == len(group) else (group[same], words.take(same, 0))
-            alike = family.alike(its)
-            yield mine[~alike]
-            yield self._read(rows, family, *_only(alike, mine, its), out)
+            usual.note(self.families[key], len(same), total)
+            yield from self._read(rows, self.families[key], group[same], length, out)
 
     def _read(
-        self, rows: Rows, family: Family, group: NDArray[np.intp], words: NDArray[np.uint64], out: Ordered
-    ) -> NDArray[np.intp]:
-        """Read rows of one family; return those that must be read one at a time."""
-        slow = []
-        variants = family.by_names(words)
-        left = sum(len(here) for names, here in variants if names not in family.layouts)
-        for names, here in variants:
+        self, rows: Rows, family: Family, group: NDArray[np.intp], length: int, out: Ordered
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Read rows of one length that may be of a family; return those that must be read one at a time, and those that
+        are not of it."""
+        slow, rest = [group[:0]], group[:0]
+        words = rows.words(group, length)
+        alike = family.alike(words)
+        if alike is not None:
+            group, rest, words = group[alike], group[~alike], words.compress(alike, 0)
+        for here, layout, differing in family.together(self._variants(rows, family, group, words)):
             where = group[here]
-            layout = family.layouts.get(names)
-            if layout is None and left >= FEW and len(family.layouts) < MOST_VARIANTS:
-                layout = self._new_layout(family, names, rows.bytes(int(where[0])))
-                left -= len(here)
-            if layout is None:
+            if layout is None or not layout.template.pure or (layout.template.row is not None and len(where) < MANY):
                 slow.append(where)
                 continue
             template = layout.template
-            if not template.pure or (template.row is not None and len(where) < MANY):
-                slow.append(where)
-                continue
             if template.row is not None:
-                found, values = layout.read(words if len(here) == len(words) else words.take(here, 0))
+                found, values = layout.read(words if len(here) == len(words) else words.take(here, 0), differing)
                 out.put(where, found, template.codes, values)
             self.parser.count(template, len(where))
             if template.hide:
@@ -150,14 +148,25 @@ class Bulk:
             else:
                 self.loud.append(where[: max(0, LOUD - template.loud)])
                 template.loud += len(where)
-        return np.concatenate([*slow, group[:0]])
+        return np.concatenate(slow), rest
 
-    def _new_layout(self, family: Family, names: tuple[int, ...], row: bytes) -> RowLayout | None:
-        if self.n_layouts >= MOST_LAYOUTS:
-            return None
-        self.n_layouts += 1
-        family.layouts[names] = RowLayout(self._template(row), row)
-        return family.layouts[names]
+    def _variants(
+        self, rows: Rows, family: Family, group: NDArray[np.intp], words: NDArray[np.uint64]
+    ) -> NDArray[np.intp]:
+        """The variants of a family that the rows are of; new ones are learned."""
+        variants = family.variants(words)
+        new = np.flatnonzero(variants < 0)
+        left, known = len(new), len(family.layouts)
+        if left < FEW or known >= MOST_VARIANTS:
+            return variants
+        for names, here in family.new(words[new]):
+            if left < FEW or len(family.layouts) >= MOST_VARIANTS or self.n_layouts >= MOST_LAYOUTS:
+                break
+            self.n_layouts += 1
+            row = rows.bytes(int(group[new[here[0]]]))
+            family.add(names, RowLayout(self._template(row), row))
+            left -= len(here)
+        return family.variants(words) if len(family.layouts) > known else variants
 
     def _template(self, row: bytes) -> Template:
         skeleton = RUN.sub(b"0", row)
@@ -221,10 +230,3 @@ class Bulk:
             for record in self.parser.records(row, int(rows.line[i])):
                 out.add(i, *record)
         return new
-
-
-def _only(
-    which: NDArray[np.bool_], group: NDArray[np.intp], words: NDArray[np.uint64]
-) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
-    """The chosen rows of a group, and their words."""
-    return (group, words) if which.all() else (group[which], words.compress(which, 0))

@@ -6,88 +6,101 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.readers.text.bulk.templates import LONGEST, runs_of
+from postmortem.readers.text.bulk.variants import Variants
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.bulk.templates import RowLayout
+    from postmortem.readers.text.bulk.rows import Rows
 
 FEW = 4
 """The fewest rows of one layout that are worth learning it."""
 MOST_TURNS = 400
 """More groups than this are handled one by one only if they have more than three rows on average."""
-_MIX = np.array([pow(0x9E3779B97F4A7C15, 2 * i + 3, 1 << 64) for i in range(LONGEST // 8 + 2)], np.uint64)
-"""Odd numbers that look random: importing numpy.random takes longer than to read a small log."""
 _TILE = 64
 """Rows compared at a time, because numpy is slow if the last axis is short."""
+_MOST_USUAL, _USUAL, _RARE = 12, 16, 64
+"""So many families of one length are told apart by a word: those that one of 16 rows was of, until fewer than one of
+64 is."""
 
 
-class Family:
-    """Rows of one length that differ only in their digits; its `layouts` differ in the digits of names.
-
-    A layout is known by the words with these digits: the columns `_named` under the masks `_masks`.
-    """
-
-    __slots__ = ("_masks", "_named", "_slack", "_zeros", "layouts")
+class Family(Variants):
+    """Rows of one length that differ only in their digits, and its variants, which differ in the digits of names."""
 
     def __init__(self, row: bytes) -> None:
-        self.layouts: dict[tuple[int, ...], RowLayout] = {}
-        masks = _digits_of_names(row)
-        self._named = np.flatnonzero(masks)
-        self._masks = masks[self._named]
+        super().__init__(row)
         raw = np.frombuffer(row, np.uint8)
         digits = (raw >= 48) & (raw < 58)
-        padding = np.zeros((len(row) // 8 + 2) * 8 - len(row), np.uint8)
-        self._zeros = np.append(np.where(digits, np.uint8(48), raw), padding)
-        self._slack = np.append(np.where(digits, np.uint8(9), np.uint8(0)), ~padding)
+        after = (len(row) // 8 + 2) * 8 - len(row)
+        self._least = np.pad(np.where(digits, np.uint8(48), raw), (0, after))
+        self._most = np.pad(np.where(digits, np.uint8(57), raw), (0, after), constant_values=255)
+        self.folded = fold(self._least[None].view("<u8"), len(row))[0]
+        """Its rows as `fold` leaves them."""
 
-    def alike(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which rows uint64[n, w] of this length belong to the family; bytes past their length do not count."""
-        raw, width = words.view(np.uint8), words.shape[1] * 8
-        alike = np.ones(len(words), bool)
-        if len(words) >= _TILE > len(self._zeros) // width:
-            self._zeros, self._slack = np.tile(self._zeros, _TILE), np.tile(self._slack, _TILE)
-        whole = len(words) - len(words) % (len(self._zeros) // width)
-        for rows, size in ((slice(0, whole), len(self._zeros)), (slice(whole, None), width)):
-            other = (raw[rows].reshape(-1, size) ^ self._zeros[:size]) > self._slack[:size]
-            if other.any():
-                alike[rows][np.flatnonzero(other) // width] = False
+    def alike(self, words: NDArray[np.uint64]) -> NDArray[np.bool_] | None:
+        """Which rows uint64[n, w] of this length belong to the family, None if all do; bytes past their length do not
+        count."""
+        raw = words.view(np.uint8)
+        whole = len(raw) - len(raw) % _TILE
+        if self._holds(raw[:whole].reshape(-1, _TILE * raw.shape[1])) and self._holds(raw[whole:]):
+            return None
+        others = ((raw < self._least) | (raw > self._most)).view("<u8")
+        found = others[:, 0].copy()
+        for column in range(1, others.shape[1]):  # faster than a reduction of short rows
+            found |= others[:, column]
+        alike: NDArray[np.bool_] = found == 0
         return alike
 
-    def by_names(self, words: NDArray[np.uint64]) -> list[tuple[tuple[int, ...], NDArray[np.intp]]]:
-        """The rows uint64[n, w] of the family by the digits of their names: the key in `layouts`, and indices.
-
-        In the order of their first rows.
-        """
-        if not len(self._named) or not len(words):
-            return [((), np.arange(len(words)))]
-        named = words[:, self._named] & self._masks
-        keys = hashes(named)
-        short = (keys >> np.uint64(48)).astype(np.uint16)  # so few bits are sorted by radix, five times as fast
-        order = np.argsort(short, kind="stable")
-        cuts = _changes(named[order])
-        if len(cuts) > np.count_nonzero(np.diff(short[order])):  # two names with the same bits
-            order = np.argsort(keys, kind="stable")
-            cuts = _changes(named[order])
-        groups = np.split(order, cuts)
-        first = order[np.append(0, cuts)]
-        return [(tuple(named[first[i]].tolist()), groups[i]) for i in np.argsort(first).tolist()]
+    def _holds(self, raw: NDArray[np.uint8]) -> bool:
+        """Whether all of these rows belong to the family, several of which may stand side by side in each of `raw`."""
+        if not len(raw):
+            return True
+        width = len(self._least)
+        least, most = np.minimum.reduce(raw, axis=0), np.maximum.reduce(raw, axis=0)
+        return bool((least.reshape(-1, width) >= self._least).all() and (most.reshape(-1, width) <= self._most).all())
 
 
-def _digits_of_names(row: bytes) -> NDArray[np.uint64]:
-    """A mask of the digits that belong to a name, for each word of a row."""
-    raw = np.frombuffer(row.ljust(-(-len(row) // 8) * 8, b"\0"), np.uint8)
-    mask = np.where((raw >= 48) & (raw < 58), np.uint8(255), np.uint8(0))
-    for start, end in runs_of(row):
-        mask[start:end] = 0
-    return mask.view("<u8")
+class Usual:
+    """The families that many rows of one `length` are of, told apart by the few words in which they differ."""
 
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.families: list[Family] = []
+        self._columns: list[int] = []
+        self._values: NDArray[np.uint64] = np.empty((0, 0), np.uint64)
+        """The words of each family at these columns, uint64[families, columns]."""
 
-def _changes(rows: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """The indices of rows uint64[n, k] that differ from the one before them."""
-    changes: NDArray[np.intp] = np.flatnonzero((rows[1:] != rows[:-1]).any(axis=1)) + 1
-    return changes
+    def note(self, family: Family, count: int, total: int) -> None:
+        """Take note that `count` of `total` rows were of this family."""
+        known = family in self.families
+        if known and _RARE * count < total:
+            self.families.remove(family)
+        elif not known and _USUAL * count > total and len(self.families) < _MOST_USUAL:
+            self.families.append(family)
+        else:
+            return
+        self._columns = []
+        while self.families:
+            folded = np.stack([family.folded for family in self.families])
+            distinct = [len({*map(bytes, folded[:, [*self._columns, i]])}) for i in range(folded.shape[1])]
+            self._columns.append(int(np.argmax(distinct)))
+            if max(distinct) == len(self.families):
+                self._values = folded[:, self._columns]
+                break
+
+    def told_apart(self, rows: Rows, group: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+        """The rows that may be of each of the families, and the others at the end."""
+        if len(self.families) == 1:
+            return [group, group[:0]]
+        words = [fold(rows.word(group, i)[:, None], self.length - 8 * i)[:, 0] for i in self._columns]
+        found, left = [], np.ones(len(group), bool)
+        for values in self._values:
+            here = words[0] == values[0]
+            for word, value in zip(words[1:], values[1:], strict=True):
+                here &= word == value
+            found.append(group[here])
+            left &= ~here
+        return [*found, group[left]]
 
 
 def fold(words: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:
@@ -96,14 +109,8 @@ def fold(words: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:
     other = raw - np.uint8(48)
     np.greater(other, 9, out=other.view(bool))
     other *= raw
-    other[:, length:] = 0
+    other[:, max(length, 0) :] = 0
     return other.view(np.uint64)
-
-
-def hashes(folded: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash per row, uint64[n]. Different rows collide with probability 2**-63; compare them to be sure."""
-    found: NDArray[np.uint64] = np.einsum("ij,j->i", folded, _MIX[: folded.shape[1]])
-    return found
 
 
 def equal_keys(keys: NDArray[np.uint64]) -> list[NDArray[np.intp]]:

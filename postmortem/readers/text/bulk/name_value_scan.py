@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from postmortem.readers.text.bulk.digit_columns import DigitColumns, NumberSpan
-from postmortem.readers.text.bulk.families import equal_keys, fold, hashes
+from postmortem.readers.text.bulk.families import equal_keys, fold
+from postmortem.readers.text.bulk.variants import hashes
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.step_words import POSITIONS, position
 from postmortem.readers.text.records.tokens import number

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from postmortem.readers.text.lines.own_texts import OwnTexts
 
 _OWN = OWN.encode()
+_OWN_WORDS = [np.frombuffer(_OWN, "<u4", 1, offset)[0] for offset in range(4)]
 _LONGEST_SHOWN = 1 << 20
 """Bytes of the longest line that is shown whole; of a longer one, each row is cut."""
 _VERSIONED = b'{\n  "schema_version": '
@@ -57,7 +58,7 @@ class Rows:
 
     def _leave_out_own(self, texts: OwnTexts) -> int:
         """Ends rows where a line of postmortem begins: at their begin, or after a bar that was not ended."""
-        found, at = 0, self.padded.find(_OWN, 0, self.size)
+        found, at = 0, self.padded.find(_OWN, 0, self.size) if _has_own(self.padded, self.size) else -1
         while at >= 0:
             row = int(np.searchsorted(self.start, at, side="right")) - 1
             end = int(self.start[row] + self.length[row])
@@ -99,6 +100,11 @@ class Rows:
         wide = (length // 8 + 2) * 8
         cells = np.ndarray((len(self.padded) - wide,), f"V{wide}", self.padded, 0, (1,))
         return cells[self.start[rows]].view("<u8").reshape(len(rows), wide // 8)
+
+    def word(self, rows: NDArray[np.intp], column: int) -> NDArray[np.uint64]:
+        """The eight bytes of each of these rows from byte ``8 * column`` on, uint64[n]."""
+        words = np.ndarray((len(self.padded) - 8 * column - 7,), "<u8", self.padded, 8 * column, (1,))
+        return words[self.start[rows]]
 
     def that_may_matter(self, which: NDArray[np.intp]) -> NDArray[np.intp]:
         """The rows that contain something the search for events looks for."""
@@ -145,6 +151,13 @@ class Rows:
                 text, b = text[:-1], b - 1
             if b > a:
                 yield from zip(line[first[a:b]].tolist(), _texts_of(text), strict=True)
+
+
+def _has_own(data: bytes, size: int) -> bool:
+    """Whether the mark of postmortem may be in the first `size` bytes: one of four whole words of it is aligned there,
+    which is seen in a third of the time of a search."""
+    words = np.frombuffer(data, "<u4", size // 4)
+    return any((words == word).any() for word in _OWN_WORDS)
 
 
 def _texts_of(lines: bytes) -> list[str]:

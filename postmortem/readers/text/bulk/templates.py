@@ -284,14 +284,15 @@ class RowLayout:
         self.row = row
         self.runs = runs_of(row)
 
-    def read(self, words: NDArray[np.uint64]) -> tuple[dict[str, Any], list[Any]]:
+    def read(self, words: NDArray[np.uint64], differing: dict[str, NDArray[Any]]) -> tuple[dict[str, Any], list[Any]]:
         """Read n rows, given as uint64[n, w] with a spare word at the end.
 
-        Returns the fields of `ROW` and the values: arrays of n, or one number that all n share.
+        `differing` are fields that the template sets and that differ from row to row. Returns the fields of `ROW` and
+        the values: arrays of n, or one number that all n share.
         """
         t = self.template
         columns = DigitColumns(words, self.row, self.runs)
-        rows: dict[str, Any] = dict(zip(FIELDS, t.row.tolist(), strict=True))
+        rows: dict[str, Any] = dict(zip(FIELDS, t.row.tolist(), strict=True)) | differing
         for name, counter in (("step", t.step), ("other", t.other)):
             if counter is not None:
                 rows[name] = columns.step(counter)

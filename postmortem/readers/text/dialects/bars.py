@@ -11,7 +11,7 @@ from postmortem.readers.text.records.record import Record, Row, Trust, Value
 from postmortem.readers.text.records.step_words import HELD_OUT
 
 _FRAME = re.compile(
-    r"(?P<n>\d{1,15})(?P<unit>[kMG]?)/(?P<total>\d{1,15}|\?)[kMG]? "
+    r"(?<![\d.])(?P<n>\d{1,15})(?:\.\d{1,2})?(?P<unit>[kMG]?)/(?P<total>\d{1,15}|\?)(?:\.\d{1,2})?[kMG]? "
     r"\[[^\]\[]{0,40}?(?:<[^\],]{0,40})?"
     r"(?:, *+[^,\]]{0,24}(?:it|s|B|\w{1,12})/(?:it|s|\w{1,12})|, *+\?[^,\]]{0,12})?(?P<end>[,\]])"
 )
@@ -19,6 +19,8 @@ _OPEN = re.compile(r"(?P<n>\d{1,15})it \[[^\]\[,]{0,30}, *+[^,\]]{0,24}(?P<end>[
 _EPOCH = re.compile(
     r"\b[Ee](?:poch|POCH|p)\b\s{0,4}[:#\[(]?\s{0,4}(?P<epoch>\d{1,9})(?:\s{0,4}/\s{0,4}(?P<epochs>\d{1,9}))?"
 )
+_OF_EPOCHS = re.compile(r"(?:s/|\d)epochs?[,\]]|epochs?/s[,\]]")
+"""The rate of a bar that counts epochs: ``2/10 [00:30<02:00, 15.0s/epoch, loss=0.4]``."""
 _PERCENT = re.compile(r"\d{1,3}(?:\.\d+)?%\|[^|]{0,200}\|")
 _DROPPED = {"v_num"}
 _PREPARATION = re.compile(
@@ -59,14 +61,7 @@ class Bars(Dialect):
         if total and total != "?":
             record.total = float(total)
             record.at["total"] = frame.span("total")
-        if epoch := _EPOCH.search(description):
-            record.epoch = float(epoch["epoch"])
-            record.at["epoch"] = epoch.span("epoch")
-            if epoch["epochs"]:
-                record.epochs = float(epoch["epochs"])
-                record.at["epochs"] = epoch.span("epochs")
-            elif "v_num=" in text:
-                record.base = 0
+        _place_epoch(record, text, description, frame)
         words = {w.strip("[]():").lower() for w in description.replace("_", " ").split()[:3]}
         if words & HELD_OUT or "sanity" in words:
             record.evaluation = True
@@ -94,6 +89,21 @@ class Bars(Dialect):
         ):
             return Record()  # "Map: 100%", "Downloading": not the training
         return record
+
+
+def _place_epoch(record: Record, text: str, description: str, frame: re.Match[str]) -> None:
+    """Take the epoch that the description of a bar names, or that the bar itself counts."""
+    if epoch := _EPOCH.search(description):
+        record.epoch = float(epoch["epoch"])
+        record.at["epoch"] = epoch.span("epoch")
+        if epoch["epochs"]:
+            record.epochs = float(epoch["epochs"])
+            record.at["epochs"] = epoch.span("epochs")
+        elif "v_num=" in text:
+            record.base = 0
+    elif record.total is not None and "n" in record.at and _OF_EPOCHS.search(text, frame.start(), frame.end()):
+        record.epoch, record.epochs, record.n, record.total = record.n, record.total, None, None
+        record.at = {"epoch": record.at["n"], "epochs": record.at["total"]}
 
 
 @dialect

@@ -64,6 +64,8 @@ def blame(
         if completed is not None:
             return "completed"
         return "cut" if cut else None
+    if (stopped := _shut_down(failures, lost)) is not None:
+        return _ended(stopped)
     root = _root(lost)
     if _without_reason(root):
         root.severity = "info"  # scancel: somebody stopped it
@@ -110,6 +112,20 @@ def _lost(
         else:
             lost.append(failure)
     return lost
+
+
+def _shut_down(failures: list[Failure], lost: list[Failure]) -> Failure | None:
+    """The Ctrl-C that ended the run, if nothing else was lost than a traceback without its last line after it: one of
+    those that a program prints while it is shut down, cut by its end."""
+    stopped = next((f for f in reversed(failures) if _by_hand(f)), None)
+    if stopped is None:
+        return None
+    at, attempt = stopped.first.line, stopped.last.attempt
+    if not all(f.fields.get("cut") and f.first.line > at and f.first.attempt == attempt for f in lost):
+        return None
+    for failure in lost:
+        failure.severity = "info"
+    return stopped
 
 
 def _survived(failure: Failure, progress: Progress, completed: Completion | None, attempts: int) -> bool:

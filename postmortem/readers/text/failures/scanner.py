@@ -12,6 +12,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from postmortem.readers.text.failures.attempts import Attempts
 from postmortem.readers.text.failures.fold import Occurrence, Occurrences
 from postmortem.readers.text.failures.follows import Follows
 from postmortem.readers.text.failures.naming import name_chain
@@ -20,7 +21,7 @@ from postmortem.readers.text.failures.progress import COMPLETED_ANCHORS, Complet
 from postmortem.readers.text.failures.tracebacks import HEADER, TracebackReader
 from postmortem.readers.text.lines.prefixes import Prefix, labelled, peel
 from postmortem.readers.text.steps.announced_length import ANNOUNCED, Announcements
-from postmortem.signatures import CATALOGUE, Signature
+from postmortem.signatures import CATALOGUE, Signature, is_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +32,8 @@ _LONGEST_LINE = 20_000
 _SAMPLE = 500
 """Lines at the start from which the launcher's labels and the number of ranks are learned."""
 _BATCH = 256
+"""Lines that are passed over together if none of them may matter."""
+_AT_ONCE = 16 * _BATCH
 """Lines that the prefilter sees at once."""
 _QUIET = 300
 """Lines without news of a rank after which its message is taken as finished."""
@@ -49,15 +52,9 @@ _ENDS_MESSAGE = (
 )
 """A line that begins so is never part of the message of an exception."""
 _VARIES = re.compile(r"\d+")
-_OF_A_JOB = re.compile(r"(?i)(?<![a-z])(?:job|restart|attempt|requeue|node|host|slurm|launch|try)")
-"""Words of a line that a launcher or a job script prints at each start."""
-_NAMES = re.compile(r"([\w.\-]++)")
-"""Words of it; those with a digit may differ: a number, the name of a node."""
 _SPAWNED = re.compile(
     r"-- Process (\d{1,6}) terminated with the following error:|-{2,40}Begin (?:global )?rank (\d{1,6}) STDERR-{2,40}"
 )
-_SETTINGS = re.compile(r"([^(){}=]{1,80}[({])['\"]?\w{1,80}['\"]?\s?[=:]")
-"""The words before printed settings, and the bracket that opens them."""
 _LONGEST_LEAD = 120
 _RANKED_HEADER = re.compile(r"\[(?:rank|default)\d{1,6}\]: ?" + re.escape(HEADER))
 """The first line of a rank's traceback, after a progress bar that had not ended its line."""
@@ -75,57 +72,6 @@ _ANCHORS = (
 def prefilter() -> Prefilter:
     """Finds every line that may matter: exceptions, what signatures look for, completions, announced lengths."""
     return Prefilter((*_ANCHORS, *COMPLETED_ANCHORS, *ANNOUNCED, *CATALOGUE.anchors))
-
-
-def _without_time(text: str) -> str:
-    """A line without the prefix of its logger, as the start of every attempt prints it; that of a rank is unchanged."""
-    rest, prefix = peel(text.strip()[:500])
-    return rest.strip() if prefix.best_rank is None else text.strip()[:500]
-
-
-_DATE = re.compile(r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? .{6,30}\d\d:\d\d")
-
-
-@dataclass(slots=True)
-class Attempts:
-    """Counts the starts of a job that are appended in one file.
-
-    The first line of the file but a date, printed again after a failure, starts another attempt; of a line with
-    settings, as ``args: Namespace(lr=0.1)``, only what precedes them counts, as they may differ. So may the numbers in
-    a line about the job: ``==== job 4410 restart_count=1 node=a-052 ====``. `number` is the current attempt, from 0.
-    """
-
-    first_line: re.Pattern[str] | None = None
-    anchor: str = ""
-    number: int = 0
-    failed: bool = False
-
-    def learn(self, texts: Iterable[str]) -> None:
-        """Takes the first line that is not blank, without its time, unless it is too short to be recognised."""
-        filled = (text for text in texts if text.strip())
-        first = _without_time(next((text for text in filled if not _DATE.match(text)), ""))
-        settings = _SETTINGS.match(first)
-        first = settings[1] if settings is not None else first
-        if HEADER in first or len(first) < 8:
-            return
-        pattern, self.anchor = re.escape(first), first
-        if _OF_A_JOB.search(first):
-            words = _NAMES.split(first)
-            varies = [any(map(str.isdigit, word)) for word in words]
-            pattern = "".join(r"[\w.\-]++" if v else re.escape(w) for w, v in zip(words, varies, strict=True))
-            self.anchor = max((w for w, v in zip(words, varies, strict=True) if not v), key=len)
-        self.first_line = re.compile(pattern + ("" if settings is not None else "$"))
-
-    def starts(self, text: str) -> bool:
-        """Whether a line is the first line of the file once more."""
-        if self.first_line is None or self.anchor not in text:
-            return False
-        return self.first_line.match(_without_time(text)) is not None
-
-    def next(self) -> None:
-        """Starts another attempt; one without a failure is continued."""
-        self.number += self.failed
-        self.failed = False
 
 
 @dataclass(slots=True)
@@ -189,11 +135,15 @@ class Scanner:
             self._add_rank(peel(text[:200], labels=self._labels)[1])
         self.attempts.learn(text for _, text in sample)
         lines_left = chain(sample, stream)
-        while batch := list(islice(lines_left, _BATCH)):
-            texts = [text for _, text in batch]
+        while ahead := list(islice(lines_left, _AT_ONCE)):
+            texts = [text for _, text in ahead]
             anchored = prefilter().lines_with(texts)
-            self.announced.watch(batch, anchored)
-            self._batch(batch, texts, set(anchored))
+            self.announced.watch(ahead, anchored)
+            hits = set(anchored)
+            for start in range(0, len(ahead), _BATCH):
+                end = start + _BATCH
+                near = {i - start for i in hits.intersection(range(start, end))}
+                self._batch(ahead[start:end], texts[start:end], near)
             self._recent = (self._recent + texts)[-_BATCH:]
 
     def last_is_cut(self) -> bool:
@@ -335,7 +285,7 @@ class Scanner:
         world = _WORLD.search(rest[:2000]) if "orld" in rest or "WORLD" in rest else None
         if world is not None:
             self.world_size = max(self.world_size, int(world[1]))
-        if signature is None or fields is None:
+        if signature is None or fields is None or is_code(rest):
             return
         # A line with numbers is about something that happened; without, it may be advice how to avoid it.
         measured = any(isinstance(value, (int, float, list)) for value in fields.values())

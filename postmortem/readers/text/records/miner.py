@@ -41,8 +41,9 @@ from postmortem.readers.text.records.placing import (
     position_before,
     position_of_first,
     take_rank,
+    value_after,
 )
-from postmortem.readers.text.records.prose import HEADING, OBJECT, is_sentence, reversed_row
+from postmortem.readers.text.records.prose import HEADING, NEW_RATE, OBJECT, is_sentence, reversed_row
 from postmortem.readers.text.records.record import Record, Trust, Value
 from postmortem.readers.text.records.split_words import (
     follow_held_out,
@@ -77,10 +78,6 @@ _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward
 _REMARK = re.compile(r"\([-+]?[\d.]++[A-Za-zσ]{1,3}\)")  # "loss 2.31 (+0.10z)|"
 _COUNTED = re.compile(r"(?i)(?:tokens|samples|sequences|seqs|images|imgs|examples|frames|sentences|words)(?: seen)?")
 """What a training may count in place of steps, as the first name of a row."""
-_NEW_RATE = re.compile(
-    r"(?i)[.!;] (?:(?:the )?(?:current|new|now) )?(?:lr|learning[ _-]rate)(?: is(?: now)?)? ?[=:]? ?$"
-)
-"""A clause with the learning rate, after a sentence that tells a change: ``Rate changed. Current lr = 0.0005``."""
 _NO_VALUE = re.compile(r"(?i)\bnon-?finite\b|\b(?:skipp?(?:ed|ing)|detected|encountered|found|invalid)\b")
 """Words of a message about a value that is not finite; the message is an event, no point of a metric."""
 
@@ -240,10 +237,8 @@ class RowMiner:
 
     def _is_word(self, match: re.Match[str], named: Named) -> bool:
         """Whether a nan or inf is a word, as in "number of nan iterations"."""
-        if _NO_VALUE.search(named.name):
-            return True
-        if named.strong:
-            return False
+        if (no_value := _NO_VALUE.search(named.name) is not None) or named.strong:
+            return no_value
         stop = match.end()
         followed = self.text[stop : stop + 2].strip()[:1].isalpha() and is_sentence(self.text, stop)
         return followed or role_of(named.name) is None
@@ -275,6 +270,10 @@ class RowMiner:
             named = replace(named, name=f"{named.name} {raw}")
             raw, span, stop = labelled[1], labelled.span(1), labelled.end(1)
             record.once = True  # the digits of the label tell one tag from another
+        if (end := value_after(record, named, raw, span, self.text)) is not None:
+            self.covered += len(named.name)
+            self.end = end
+            return
         unit = match["unit"].strip() if match.lastgroup == "unit" else ""
         if re.match(r"[A-Za-z]++/(?:s|sec)$", unit) and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
             # "| 55.5% MFU | 173580 tok/s", "step 12.6 ms  5227 img/s"
@@ -392,5 +391,5 @@ class RowMiner:
         if leads and self.text[first.end : first.end + 2].strip()[:1] in ("=", ",", ";", "|"):
             return False  # "loss 6.821 = 6.5 + 0.321 avg prob of [ bishop] 0.05"
         alone = len(self.record.values) == 1 and not self.text[first.end :].strip(" .")
-        new_rate = alone and _NEW_RATE.search(self.text, 0, first.start) is not None
+        new_rate = alone and NEW_RATE.search(self.text, 0, first.start) is not None
         return not new_rate and 2 * self.covered < self.leftover

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from postmortem.core.roles import role_of
-from postmortem.readers.text.records.record import Record, Trust
+from postmortem.readers.text.records.record import Record, Trust, Value
 from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, position
-from postmortem.readers.text.records.tokens import number
+from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
 
 if TYPE_CHECKING:
     from postmortem.readers.text.records.names import Named
@@ -101,6 +101,29 @@ def place_fraction(record: Record, where: tuple[str, Trust], match: re.Match[str
 def of_the_best(record: Record, gap: str) -> bool:
     """Whether a position after `gap` is where the best value was: ``Best F1: 0.9 at epoch 3``."""
     return bool(record.values and _BEST.search(record.values[-1].tag) and _WHERE_BEST.match(gap))
+
+
+_PLACED = re.compile(
+    r"(?P<name>.{2,60}?) (?:[Aa]t|[Aa]fter|@|[Ff]or|[Ii]n|[Oo]n) (?P<what>(?:\w{2,12} )?[A-Za-z]{2,9}):?"
+)
+_ITS_VALUE = re.compile(rf"[)\]]?(?: ?[:=]| is| was) ?(?P<value>{NUMBER}|{NONFINITE})(?![\w/:])")
+
+
+def value_after(record: Record, named: Named, raw: str, span: tuple[int, int], text: str) -> int | None:
+    """Where the value of a metric ends whose position is printed before it: ``Loss at step 12: 6.15``; else None.
+
+    Takes both into the record, or neither where it says at which position the best value was.
+    """
+    placed = _PLACED.fullmatch(named.name) if raw.isdigit() and " " in named.name else None
+    if placed is None or role_of(placed["name"]) is None:
+        return None
+    where, found = position(placed["what"]), _ITS_VALUE.match(text, span[1])
+    if where is None or where[0] not in ("step", "epoch") or found is None:
+        return None
+    if not _BEST.search(placed["name"]):
+        place(record, where, raw, span, placed["what"])
+        record.values.append(Value(placed["name"], number(found["value"]), *found.span("value")))
+    return found.end()
 
 
 def position_before(name: str, text: str, stop: int) -> tuple[str, Trust] | None:

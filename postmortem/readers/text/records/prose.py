@@ -13,6 +13,10 @@ OBJECT = re.compile(r"""\{["'][^{}"']{1,80}["']: .*\}\s*$""")
 """A whole JSON object or dict of Python: no sentence, whatever its texts say."""
 HEADING = re.compile(r"[A-Za-z][A-Za-z \-]{2,40}:\s+(?=[\w/@]{1,30}\s?[:=])")
 """What a row of pairs is about: ``Averaged stats: lr: 0.0001  loss: 0.59``."""
+NEW_RATE = re.compile(
+    r"(?i)[.!;] (?:(?:the )?(?:current|new|now) )?(?:lr|learning[ _-]rate)(?: is(?: now)?)? ?[=:]? ?$"
+)
+"""A clause with the learning rate, after a sentence that tells a change: ``Rate changed. Current lr = 0.0005``."""
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
 
 

@@ -28,7 +28,12 @@ _KEY = re.compile(
 
 
 def split_of_row(record: Record, text: str, start: int) -> None:
-    """Take the word for held-out data at the head of a row, or behind a key, if no name of the row tells the data."""
+    """Take the word for held-out data at the head of a row, or behind a key, if no name of the row tells the data.
+
+    The values of a row about the best so far, ``current best: recall: 0.0, train_loss: inf``, are named so.
+    """
+    if record.values and _OF_THE_BEST.search(text, start, start + 80):
+        record.values = [value._replace(tag=f"best {value.tag.removeprefix('best:')}") for value in record.values]
     if record.split or not record.values or any(SPLITS.intersection(_words(value.tag)) for value in record.values):
         return
     for found in (_HEAD.match(text, start), _KEY.search(text, start)):
@@ -80,6 +85,11 @@ def follow_held_out(record: Record) -> None:
 def _others(values: Sequence[Value]) -> set[str]:
     """The words of the names after the first that are no losses."""
     return {word for value in values[1:] if role_of(value.tag) != "val_loss" for word in _words(value.tag)}
+
+
+_OF_THE_BEST = re.compile(
+    r"(?i)(?:^|[:\]|>] |- )\s*+(?:the )?(?:current|currently)?[ _-]?best(?: so far)?\s?[:=]\s?(?=[a-z]\w*\s?[:=])"
+)
 
 
 def inherit_split(record: Record, text: str) -> None:

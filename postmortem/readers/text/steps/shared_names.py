@@ -41,7 +41,8 @@ def set_shared_apart(draft: Draft) -> None:
         if (evaluated & fitted).any() or min(evaluated.sum(), fitted.sum()) < _FEW:
             continue
         row = int(owner[mine[evaluated][0]])
-        first = next(words[c] for c in draft.codes[draft.cells.of(np.array([row]))].tolist() if held_out[c])
+        beside = draft.codes[draft.cells.of(np.array([row]))]
+        first = next(words[c] for c in beside[beside < len(words)].tolist() if held_out[c])  # later ones are set apart
         values = np.zeros(len(draft.codes), bool)
         values[mine[evaluated]] = True
         draft.set_apart(values, first)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.errors import ReplayError
+from postmortem.core.model import DERIVATIVE
 from postmortem.replay.culprit.confirm import Confirm
 from postmortem.replay.culprit.investigation import code_at, owner
 from postmortem.replay.culprit.sample_hints import SampleHints, are_outliers
@@ -139,4 +140,5 @@ def _tensor(hit: Hit) -> dict[str, Any]:
     return {
         "inputs": [t.stats for t in hit.inputs if t.stats],
         "output": next((t.stats for t in hit.outputs if t.bits and t.stats), {}),
+        **({DERIVATIVE: hit.name} if hit.backward else {}),
     }

@@ -37,3 +37,21 @@ def test_a_bar_that_is_not_of_lightning_counts_its_epochs_as_it_likes(tmp_path: 
         path.write_text("\r".join(rows) + "\n")
         points = read_text(path).points
         assert points.step.min() == (50 if mark else 10)
+
+
+def test_a_bar_that_counts_epochs(tmp_path: Path) -> None:
+    """Its unit says so; counts of a bar with scaled units have decimals: ``10.0/171``."""
+    rows = []
+    for e in range(1, 6):
+        rows += [
+            f"{n}%|#  | {n:.1f}/40 [00:00<00:20, 7.0batch/s, loss={5 - e / 2 - n / 100:.3f}]" for n in range(1, 41)
+        ]
+        rows.append(f"{20 * e}%|##   | {e}/5 [00:26<04:01, 26.86s/epoch, val_loss={5.1 - e / 2:.3f}]")
+    path = tmp_path / "train.out"
+    path.write_text("\n".join(rows) + "\n")
+    points = read_text(path).points
+    steps = points.step[points.code == points.tags.index("loss")].tolist()
+    assert steps == sorted(set(steps))
+    assert len(steps) == 200
+    held_out = points.step[points.code == points.tags.index("val_loss")]
+    assert (held_out % 40 == 0).all()

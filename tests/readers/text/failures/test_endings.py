@@ -474,3 +474,22 @@ def test_a_bare_abort_is_not_a_certain_exception_of_cpp(tmp_path: Path) -> None:
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
     assert run.diagnosis.name == "crash: exit-watchdog"
+
+
+def test_the_last_traceback_of_a_shutdown_by_hand(scan: Scan) -> None:
+    """Ctrl-C, pressed again while the program ends, leaves a traceback without its last line: no crash."""
+    stopped = UNCAUGHT.replace("ValueError: negative count at 17", "KeyboardInterrupt")
+    cut = 'Exception ignored in atexit callback: <function shutdown at 0x7f>\nTraceback (most recent call last):\n  File "/usr/lib/python3.10/logging/__init__.py", line 912, in acquire\n    def acquire(self):\n'  # noqa: E501
+    reading = scan(STEPS + stopped + cut)
+    assert reading.ended == "interrupted"
+    assert {event.severity for event in reading.events} == {"info"}
+    assert scan(STEPS + cut.partition("\n")[2]).ended == "cut"
+
+
+def test_a_heartbeat_that_was_missed_once(scan: Scan) -> None:
+    """torchrun warns of it and tries again: no crash, nor is a line of source that would print a message."""
+    missed = "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'c3_776435_0' has failed to send a keep-alive heartbeat to the rendezvous '3062713' due to an error of type RendezvousTimeoutError.\n"  # noqa: E501
+    source = '            logging.warning(f"NaN loss at epoch {epoch + 1}, batch {i}. Skipping batch.")\n'
+    reading = scan(STEPS + missed + source + "step 60 loss 0.05\n")
+    assert reading.ended is None
+    assert [(event.kind, event.severity) for event in reading.events] == [("rendezvous-heartbeat", "warning")]

@@ -37,6 +37,18 @@ def test_a_loss_beside_a_score_of_the_evaluation_is_of_it(tmp_path: Path) -> Non
     assert found["valid loss"] == [(e, 4 - e / 4) for e in range(1, 7)]
 
 
+def test_two_names_beside_a_score_of_the_evaluation(tmp_path: Path) -> None:
+    """Each of several names that both kinds of rows print gets a tag of its own."""
+    rows = []
+    for e in range(1, 7):
+        rows += [
+            f"[Epoch: {e:02d}] Train f1: 0.{e}0 | loss: {3 - e / 4} | acc: 0.{e}1",
+            f"[Epoch: {e:02d}] Valid f1: 0.{e}5 | loss: {4 - e / 4} | acc: 0.{e}2",
+        ]
+    found = series(tmp_path, "\n".join(rows) + "\n")
+    assert [len(found[tag]) for tag in ("loss", "valid loss", "acc", "valid acc")] == [6, 6, 6, 6]
+
+
 def test_a_loss_beside_a_score_of_the_evaluation_only(tmp_path: Path) -> None:
     """Nothing tells whose loss it is: it keeps its name."""
     found = series(tmp_path, "".join(f"Epoch {e} | Test acc: 0.{e}5 | Loss: {4 - e / 4}\n" for e in range(1, 7)))
