@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
+_FEW = 10
+"""Rows that show little of what is stable."""
 _LEAP, _LEAP_OF_GRADIENT = 3.0, 10.0
 """Ratios to the highest of the ten rows before from which on loss and gradient norm leap."""
 
@@ -79,7 +81,7 @@ class BadBatch:
             .replay()
             .diagnosis(
                 "bad-batch" if back else "bad-batch-or-numerics",
-                f"The training was stable up to the previous {row}: {root.message}. "
+                f"The training was stable up to the previous {row}{_of_few(view, root)}: {root.message}. "
                 + (
                     f"The samples of {batch} may be at fault."
                     if back
@@ -87,6 +89,13 @@ class BadBatch:
                 ),
             )
         )
+
+
+def _of_few(view: View, root: Finding) -> str:
+    """How many rows that rests on, where they are few."""
+    series = next((s for s in view.series if s.tag == root.tag), None)
+    before = int((series.finite.step < (root.step or 0)).sum()) if series is not None else _FEW
+    return f", though only {before} {'row was' if before == 1 else 'rows were'} logged before" if before < _FEW else ""
 
 
 def _leaps_with_its_gradient(view: View, root: Finding) -> bool:

@@ -75,11 +75,7 @@ class FrozenModel:
             )
             disprove = "the loss is already as low as the data allow"
             advice = [
-                *[
-                    "print the size of the inputs and of the output of each layer in the first step: normalise what is "
-                    "large (inputs, sums over neighbours or positions), or make the first weights smaller"
-                ]
-                * (root.evidence.get("first", 0) > _FAR * root.evidence.get("ln_classes", 1)),
+                *_smaller(root),
                 *["view inputs together with their labels: they may not belong to one another"] * guesses,
                 "compare the weights of two checkpoints: if equal, no update reaches them; "
                 "if not, the updates do not help",
@@ -111,6 +107,16 @@ def _turned(view: View, root: Finding) -> Iterator[str]:
                 f"{series.tag} changes its sign at step {series.finite.step[at]}, from {number(float(value[0]))} at "
                 f"first to {number(float(value[-1]))} in the end"
             )
+
+
+def _smaller(root: Finding) -> list[str]:
+    """What to do about a loss that began far above that of guessing."""
+    if root.evidence.get("first", 0) <= _FAR * root.evidence.get("ln_classes", 1):
+        return []
+    return [
+        "print the size of the inputs and of the output of each layer in the first step: normalise what is large "
+        "(inputs, sums over neighbours or positions), or make the first weights smaller"
+    ]
 
 
 _FAR = 10

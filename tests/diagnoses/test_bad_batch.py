@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from types import SimpleNamespace
 
-from postmortem.diagnoses.bad_batch import BadBatch
+import numpy as np
+import pytest
+
+from postmortem.diagnoses.bad_batch import BadBatch, _of_few
 from tests.diagnoses.cases import NAN_FROM_200, from_, grow, quiet, tells
 
 
@@ -72,3 +75,14 @@ def test_a_loss_that_stays_up_without_a_gradient_is_no_bad_batch(story, course):
     assert told.name == "diverged"
     assert any("does not rise with the loss" in words for words in told.evidence_for)
     assert told.next[0].startswith("check what changed right before step 200")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"), [(3, "though only 3 rows were logged before"), (1, "only 1 row was"), (60, "")]
+)
+def test_few_rows_before_are_told(rows, said):
+    """That they were stable says little."""
+    series = SimpleNamespace(tag="loss", finite=SimpleNamespace(step=np.arange(rows)))
+    told = _of_few(SimpleNamespace(series=[series]), SimpleNamespace(tag="loss", step=rows))
+    assert said in told
+    assert bool(told) == bool(said)
