@@ -74,10 +74,10 @@ class LossSpike(BaseDetector):
     Severity: info for a spike that recovers, if it is one of a validation loss, or did not cost any reward, or its peak
     is a few hundredths of the first level of the loss (a loss near zero scatters by ratio), or it gives back less than
     15 % of what had been learned and is over in a few rows, or it is over in a few rows of the first tenth of the run
-    and stays below the first losses, or it is small (`large`)
-    or of a single row, and the first after an evaluation or after the summary of an epoch, where a printed mean often
-    starts again, or more than a tenth of the
-    losses before it are exactly 0, as of a triplet or hinge loss. Info as well if a schedule that
+    and stays below the first losses, or it is small (`large`) or of a single row, and the first after an evaluation or
+    after the summary of an epoch, where a printed mean often starts again, or more than a tenth of the losses before it
+    are exactly 0, as of a triplet or hinge loss, or most are one number, as of a loss at its floor. Info as well if a
+    schedule that
     is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the start of a rise
     that a slow change of one explains (the weight of a loss term), or if the log announces a new phase there in words
     (not if unfrozen layers or the end of a warm-up cost half of what was learned), or if three and more jumps lie at
