@@ -111,7 +111,7 @@ class ChanceLevelLoss(BaseDetector):
             raise NotChecked("no training loss with a known number of classes")
         learns = not still_warms_up(view)
         found = (self._guesses(losses[0], known) if losses and learns else None) or self._lost(view)
-        found = found or (self._comes_down(losses, scores, known) if losses and learns else None)
+        found = found or (self._comes_down(losses[0], scores, known) if losses and learns else None)
         found = found or (self._never_learns(view, scores) if learns else None)
         found = found or (self._held_out_at_chance(view, scores, losses) if learns else None)
         found = found or self._scores_nothing(scores, losses) or self._one_answer(scores, losses)
@@ -147,13 +147,10 @@ class ChanceLevelLoss(BaseDetector):
             )
         return None
 
-    def _comes_down(self, losses: list[Series], scores: list[Series], known: list[tuple[int, str]]) -> Finding | None:
+    def _comes_down(self, loss: Series, scores: list[Series], known: list[tuple[int, str]]) -> Finding | None:
         """A training loss that falls from far above ln(k) to it, with an accuracy that stands still."""
-        found = settled(losses[0], scores, [k for k, _ in known], self.options.points)
-        if found is None:
-            return None
-        end = len(losses[0]) - 1
-        return self.found(losses[0], found.at, found.message(losses[0]), end=end, evidence=found.evidence)
+        end, found = len(loss) - 1, settled(loss, scores, [k for k, _ in known], self.options.points)
+        return found and self.found(loss, found.at, found.message(loss), end=end, evidence=found.evidence)
 
     def _lost(self, view: View) -> Finding | None:
         """A training that had learned, and ends at chance by its loss and its accuracy."""
