@@ -8,11 +8,13 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from postmortem.attach.missing import bad_start
 from postmortem.attach.steps import Pass
 from postmortem.attach.turns import unlike
 from postmortem.replay.roll.level import COURSE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -139,11 +141,13 @@ class Answers:
         """Some process of the program imported torch under our eyes."""
         return (self._notes.parent / "attached").exists()
 
-    def unseen(self, code: int | None, said: str = "") -> str:
+    def unseen(self, code: int | None, said: str = "", command: Sequence[str] = ()) -> str:
         """That no training was seen, and why. code: the exit code of the command, which leads where it failed, -n where
-        signal n ended it, None where it was stopped; said: its last words."""
+        signal n ended it, None where it was stopped; said: its last words, which tell of a bad start by themselves."""
         hidden = "python -I, -E, -S, `env -i`, another machine or a container keep out what watches"
-        why = "; ".join(self.notes()) or ("" if self.attached else hidden)
+        hidden = f"if it trained: {hidden}" if code else hidden
+        start = bad_start(said, command) if code else None
+        why = "; ".join(self.notes()) or (start if start is not None else "" if self.attached else hidden)
         seen = f"no process of the command stepped an optimizer{f' ({why})' if why else ''}"
         words = f": {said}" if said else ""
         if code is None:

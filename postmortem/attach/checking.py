@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from postmortem.attach import launch
 from postmortem.attach.answers import Answers
 from postmortem.attach.driver import shut_in
+from postmortem.attach.missing import check_given_paths
 from postmortem.attach.printed import last_words
 from postmortem.core.blame import ENOUGH, Check, CheckResult
 from postmortem.core.errors import ReplayError
@@ -58,13 +59,14 @@ def check(
 
     Raises ReplayError where it cannot be started, or where no training was seen.
     """
+    check_given_paths(command)
     started, begins = time.monotonic(), begins or (lambda what: None)
     run = partial(_run, command, steps=steps, sandbox=sandbox, offline=offline)
     begins("the first steps are observed")
     with run(seconds=seconds) as ran:
         result = looked(ran.session, command, time.monotonic() - started)
         if not result.steps:
-            told = Answers(ran.session).unseen(ran.code, last_words(ran.session))
+            told = Answers(ran.session).unseen(ran.code, last_words(ran.session), command)
             raise ReplayError(told + (f", after {time.monotonic() - started:.0f} s" if ran.code is None else ""))
         looks = read(ran.session / "silent")
         result = replace(result, failed=Answers.failure(ran.code, last_words(ran.session)))

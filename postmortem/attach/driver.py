@@ -109,7 +109,7 @@ def rerun(
         launched.stop()
         outcome = Outcome(str(target), tuple(command), watching.answers, view, launched.how, logs=logs)
         if not stopped and outcome.process is None:
-            raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session)))
+            raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session), command))
         process = outcome.process
         if process is not None and never_began(process, view):
             raise outcome.failed_early(process)

@@ -13,6 +13,7 @@ from postmortem.attach import launch
 from postmortem.attach.answers import Answers
 from postmortem.attach.driver import shut_in
 from postmortem.attach.layout.told import Told, read
+from postmortem.attach.missing import check_given_paths
 from postmortem.attach.printed import last_words
 from postmortem.core.errors import ReplayError
 from postmortem.core.layout import LayoutResult, LayoutTrial, StridedGradient
@@ -52,6 +53,7 @@ def layout(
     """
     if recipe is not None:
         command = [sys.executable, "-m", "postmortem.attach.layout.recipe_steps", recipe, str(iterations)]
+    check_given_paths(command)
     started = time.monotonic()
     session = launch.new_session()
     plan: dict[str, Any] = {
@@ -72,7 +74,7 @@ def layout(
             if recipe is not None and said.startswith("postmortem: "):
                 raise ReplayError(said.removeprefix("postmortem: "))
             if not (session / "attached").exists():
-                raise ReplayError(answers.unseen(code, said))
+                raise ReplayError(answers.unseen(code, said, command))
             ended = "it is running" if code is None else f"its exit code was {code}"
             raise ReplayError(
                 f"the program ran no backward pass: {ended}" + (f"; it said last: {said}" if said else "")

@@ -351,5 +351,9 @@ def _counted(process: Process, mapping: Mapping | None) -> str:
     if mapping is None or not process.passes:
         return steps
     finite = [p for p in process.passes if math.isfinite(p.loss)]
-    last = mapping.step_of(finite[-1].tick) if finite else mapping.first
+    if not finite:
+        return f"{steps}; no loss that was seen is finite, so no value shows which steps of the log they are"
+    last = mapping.step_of(finite[-1].tick)
+    if last == mapping.first:
+        return f"{steps}; by the loss the first is step {last} of the log"
     return f"{steps}; by their losses they are steps {mapping.first} to {last} of the log"

@@ -65,7 +65,7 @@ def recall(
         process = _recalled(answers)
         if process is None and not stopped and answers.at_fault() is None:
             if not answers.trainers:
-                raise ReplayError(answers.unseen(launched.returncode, last_words(session)))
+                raise ReplayError(answers.unseen(launched.returncode, last_words(session), command))
             raise ReplayError("the command ended before its first step that could go on from the capture")
         result = _result(Outcome(str(capture), tuple(command), answers, None, launched.how), process, capture)
         launched.remove()

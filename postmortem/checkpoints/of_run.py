@@ -57,7 +57,7 @@ def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int 
             () if _has_folder() else ("no checkpoint was opened: the working directory is gone, and torch needs one",)
         )
         return Inspected(tuple(checkpoints), notes)
-    found = Inspected(tuple(_with_steps(checkpoints, last)))
+    found = Inspected(tuple(with_steps(checkpoints, last)))
     good = None
     for checkpoint in sorted(found.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True):
         if good is not None and checkpoint.step != good.step:
@@ -158,14 +158,16 @@ def _look(found: Inspected, checkpoint: Checkpoint) -> tuple[Inspected, Checkpoi
     return replace(found, checkpoints=known, notes=notes, opened=found.opened + _size(checkpoint.path)), seen
 
 
-def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Checkpoint]:
+def with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Checkpoint]:
     """The checkpoints by step: that of the content if the name has no certain step (``last.pt``, ``model_3.pt``).
 
     No weights are read. A step far beyond the log's `last` counts something else than the log: the name's is kept.
     If no step is recorded (``epoch_3.pt``), the optimizer's own count is used, if the newest is about as far as
-    the log.
+    the log. Without torch the names have to do.
     """
     placed = list(checkpoints)
+    if not _has_torch():
+        return placed
     counted: dict[int, int] = {}
     for i, c in enumerate(placed):
         if named_step(Path(c.path)) is None and _size(c.path) <= _LARGEST:

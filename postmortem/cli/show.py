@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
+from postmortem.checkpoints.of_run import with_steps
 from postmortem.cli.shared import CONTEXT, SOURCE, columns, echo_json, loaded
 from postmortem.core.config import parse_roles
 from postmortem.core.printable import printable
 from postmortem.core.run import NO_TAG
+from postmortem.core.view import View
 from postmortem.reporters.run_text import run_facts, run_text
 
 if TYPE_CHECKING:
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 def show(run: Path, role: tuple[str, ...], format_: str) -> int:
     """Show how RUN (a folder or a file) was read: sources, tags and their roles, steps, restarts, ranks, problems."""
     found = loaded(run, parse_roles(role))
+    if found.checkpoints:
+        placed = with_steps(found.checkpoints, View(found).last_step)
+        found = replace(found, checkpoints=placed)
     for note in found.notes:
         if note.startswith(NO_TAG):
             click.echo(printable(f"postmortem: {note}"), err=True)

@@ -32,11 +32,12 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the checklist."""
+    """One line of the checklist. `told`: the short answer has it as well, although nothing is wrong."""
 
     name: str
     status: Status
     detail: str = ""
+    told: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """As in the answer of `postmortem check`."""

@@ -17,7 +17,8 @@ from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import classes_told, counts_answers, guessed, lost_to_chance
 from postmortem.detectors.shared.frozen import digits, flat
 from postmortem.detectors.shared.lr_phase import still_warms_up
-from postmortem.detectors.shared.scores import AUC, OF_CLASS, OVERLAP, rises
+from postmortem.detectors.shared.scores import AUC, OF_CLASS, OVERLAP, improves, rises
+from postmortem.detectors.shared.settled import settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,8 @@ class ChanceLevelLoss(BaseDetector):
     overlap (Dice, IoU) that stays poor in all evaluations while the training loss falls; a poor validation accuracy
     that does not change while the training loss falls; in reinforcement learning, an explained variance near zero from
     the first update to the last, with a reward that does not rise; a loss at ln(k) and an accuracy at 1/k to the end of
-    the log, after both were clearly better.
+    the log, after both were clearly better; a loss that comes down from far above ln(k) to that level, with an accuracy
+    that stands still near 1/k.
 
     Why it matters: the model predicts the same for every input: it has learned nothing, or has lost what it had
     learned.
@@ -109,6 +111,7 @@ class ChanceLevelLoss(BaseDetector):
             raise NotChecked("no training loss with a known number of classes")
         learns = not still_warms_up(view)
         found = (self._guesses(losses[0], known) if losses and learns else None) or self._lost(view)
+        found = found or (self._comes_down(losses[0], scores, known) if losses and learns else None)
         found = found or (self._never_learns(view, scores) if learns else None)
         found = found or (self._held_out_at_chance(view, scores, losses) if learns else None)
         found = found or self._scores_nothing(scores, losses) or self._one_answer(scores, losses)
@@ -143,6 +146,11 @@ class ChanceLevelLoss(BaseDetector):
                 evidence={"level": level, "classes": k, "ln_classes": chance},
             )
         return None
+
+    def _comes_down(self, loss: Series, scores: list[Series], known: list[tuple[int, str]]) -> Finding | None:
+        """A training loss that falls from far above ln(k) to it, with an accuracy that stands still."""
+        end, found = len(loss) - 1, settled(loss, scores, [k for k, _ in known], self.options.points)
+        return found and self.found(loss, found.at, found.message(loss), end=end, evidence=found.evidence)
 
     def _lost(self, view: View) -> Finding | None:
         """A training that had learned, and ends at chance by its loss and its accuracy."""
@@ -326,14 +334,9 @@ class ChanceLevelLoss(BaseDetector):
 
     def _explains_nothing(self, critic: Series, rewards: list[Series]) -> Finding | None:
         """An explained variance near zero from the first update to the last, with a reward that does not rise."""
-        if float(np.abs(critic.value).max(initial=0.0)) > _LITTLE:
+        most = float(np.abs(critic.value).max(initial=0.0))
+        if most > _LITTLE or any(improves(reward.value) for reward in rewards):
             return None
-        for reward in rewards:
-            x = reward.value
-            rise = float(median(x[-(len(x) // 3) :]) - median(x[: max(5, len(x) // 10)]))
-            if not noise(x) or rise > 2 * noise(x):
-                return None
-        most = float(np.abs(critic.value).max())
         return self.found(
             critic,
             0,

@@ -75,6 +75,7 @@ class FrozenModel:
             )
             disprove = "the loss is already as low as the data allow"
             advice = [
+                *_smaller(root),
                 *["view inputs together with their labels: they may not belong to one another"] * guesses,
                 "compare the weights of two checkpoints: if equal, no update reaches them; "
                 "if not, the updates do not help",
@@ -108,6 +109,18 @@ def _turned(view: View, root: Finding) -> Iterator[str]:
             )
 
 
+def _smaller(root: Finding) -> list[str]:
+    """What to do about a loss that began far above that of guessing."""
+    if root.evidence.get("first", 0) <= _FAR * root.evidence.get("ln_classes", 1):
+        return []
+    return [
+        "print the size of the inputs and of the output of each layer in the first step: normalise what is large "
+        "(inputs, sums over neighbours or positions), or make the first weights smaller"
+    ]
+
+
+_FAR = 10
+"""So many times the loss of guessing is no loss that weights of a usual size begin with."""
 _TINY = 1e-6
 """A learning rate with which Adam moves a weight by about 1e-4 in a hundred steps."""
 

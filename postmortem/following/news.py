@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from postmortem.core.model import SEVERITIES, json_value
-from postmortem.reporters.shared.outline import ENDED, describe, folded, headline, place
-from postmortem.reporters.shared.words import clean, count
+from postmortem.reporters.shared.outline import describe, folded, headline, place
+from postmortem.reporters.shared.words import ENDED, clean, count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -66,10 +66,10 @@ def _next(result: CheckResult) -> Iterator[str]:
 
 
 def _brief(result: CheckResult, width: int) -> Iterator[str]:
-    """What is not ok and no fault, and how many checks were made."""
+    """What is not ok and no fault or worth knowing, and how many checks were made."""
     faults = {fault.name for fault in result.faults}
     for check in result.checks:
-        if check.status == "not ok" and check.name not in faults:
+        if (check.status == "not ok" or check.told) and check.name not in faults:
             yield from textwrap.wrap(
                 f"{_MARKS[check.status]} {check.name}: {check.detail}", width, subsequent_indent="  "
             )

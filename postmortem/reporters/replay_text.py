@@ -104,7 +104,7 @@ def replay_lines(result: ReplayResult, width: int = 100, *, asked: int | None = 
         yield "What to do, in this order:"
         yield from _numbered((a.replace(c.file, from_here(c.file)) if c.file else a for a in result.next), width)
     yield ""
-    yield from prose(_fidelity(result))
+    yield from prose(f"Fidelity: {fidelity_words(result.fidelity)}")
     if result.fidelity.reasons:
         yield "Likely reasons, in this order:"
         yield from prose(*(f"  {i}. {reason}" for i, reason in enumerate(result.fidelity.reasons, 1)))
@@ -183,12 +183,6 @@ def _headline(result: ReplayResult) -> str:
     where += rank
     what = "Replay" if result.protection else "Watch"
     return f"{what} of {result.target}{where}, by `{shlex.join(result.command)}` ({result.seconds:.1f} s)"
-
-
-def _fidelity(result: ReplayResult) -> str:
-    if result.command and not result.protection and result.fidelity.ok and not result.fidelity.compared:
-        return f"Fidelity: {result.fidelity.note}"  # nothing was rerun
-    return f"Fidelity: {fidelity_words(result.fidelity)}"
 
 
 def raised_line(raised: Raised) -> str:

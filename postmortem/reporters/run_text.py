@@ -102,7 +102,7 @@ def _lines(run: Run) -> list[str]:
         "events",
         [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]],
     )
-    lines += _section("checkpoints", [f"step {c['step']}: {c['path']}" for c in facts["checkpoints"]])
+    lines += _section("checkpoints", [_checkpoint(c) for c in facts["checkpoints"]])
     lines += _section("configuration", _settings(facts["config"]))
     lines += _section("notes", facts["notes"])
     lines += _section("skipped intentionally", run.skipped.lines())
@@ -125,6 +125,10 @@ def _files(files: list[str]) -> str:
 
 def _section(title: str, rows: list[str]) -> list[str]:
     return ["", f"{title}:", *(f"  {row}" for row in rows)] if rows else []
+
+
+def _checkpoint(c: dict[str, Any]) -> str:
+    return f"step {c['step']}: {c['path']}" if c["step"] is not None else f"{c['path']} (step unknown)"
 
 
 def _problem(p: dict[str, Any]) -> str:

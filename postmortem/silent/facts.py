@@ -25,13 +25,15 @@ Stack = tuple[Place, ...]
 
 @dataclass(frozen=True, slots=True)
 class ParameterSeen:
-    """A parameter. `made`: where it was created, which is not known of all. `leaf`: a tensor that is no Parameter."""
+    """A parameter. `made`: where it was created, which is not known of all. `leaf`: a tensor that is no Parameter.
+    `zero`: all elements that were looked at are 0 at first."""
 
     parameter: int
     shape: tuple[int, ...]
     dtype: str
     made: Stack = ()
     leaf: bool = False
+    zero: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from postmortem.core.blame import Check
-from postmortem.silent.facts import Seeded
-from postmortem.silent.weight_facts import Held, Kept, Took
+from postmortem.silent.facts import Gradients, Seeded
+from postmortem.silent.faults._words import count, few
+from postmortem.silent.weight_facts import Copied, Held, Kept, Took
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +31,7 @@ def _lines(look: Look) -> Iterator[Check]:
     yield _time(look)
     yield _memory(look)
     yield _kinds(look)
+    yield _trained(look)
     seeds = sorted({s.seed for s in look.of(Seeded) if s.step == 0})
     if seeds:
         yield Check("seeds", "ok", f"set before the first step: {', '.join(map(str, seeds[:4]))}")
@@ -75,14 +78,57 @@ def _memory(look: Look) -> Check:
 def _kinds(look: Look) -> Check:
     found: dict[tuple[str, str], int] = {}
     for held in look.of(Held):
-        for dtype, device, count in held.kinds:
-            found[str(dtype), str(device)] = found.get((str(dtype), str(device)), 0) + int(count)
+        for dtype, device, number in held.kinds:
+            found[str(dtype), str(device)] = found.get((str(dtype), str(device)), 0) + int(number)
     if not found:
         return Check("types-and-devices", "not checked", "fewer than 3 steps were seen")
     said = ", ".join(f"{n} {dtype} on {device}" for (dtype, device), n in found.items())
     mixed = {device.partition(":")[0] for _, device in found}
     more = "; on several kinds of devices" if len(mixed) > 1 else ""
     return Check("types-and-devices", "not ok" if more else "ok", f"parameters: {said}{more}")
+
+
+def _trained(look: Look) -> Check:
+    """What the optimizers change, and what is frozen. A frozen matrix of zeros adds nothing to what it is multiplied
+    with: the new part of an adapter that was to be trained looks so."""
+    name = "trained-parameters"
+    last = {g.optimizer: g for g in look.of(Gradients)}
+    held = {p for optimizer in last for p in look.held_by(optimizer)}
+    frozen = {p for g in last.values() for p in g.frozen if not look.moved.get(p)}
+    every = [p for p in look.parameters if p in held or p in look.owners]
+    if not held or not every:
+        return Check(name, "not checked", "no step of an optimizer was looked at")
+    trained, left_out = [p for p in every if p in held - frozen], [p for p in every if p not in held]
+    size = {p: math.prod(look.parameters[p].shape) for p in every}
+    values, of = sum(size[p] for p in trained), sum(size.values())
+    if len(trained) == len(every):
+        return Check(name, "ok", f"all {count(len(every), 'parameter')} ({of:,} values)")
+    share = f"{100 * values / max(of, 1):.3g} %"
+    said = f"{len(trained)} of {count(len(every), 'parameter')} ({values:,} of {of:,} values, {share})"
+    if trained:
+        said += f": {few([look.name(p) for p in trained])}"
+    if mine := [p for p in every if p in frozen]:
+        said += f"; held by an optimizer but frozen: {few([look.name(p) for p in mine])}"
+    if left_out:
+        said += f"; in no optimizer: {few([look.name(p) for p in left_out])}"
+    idle = [p for p in every if p not in trained and _new(look, p)]
+    if idle:
+        are = "is a matrix" if len(idle) == 1 else "are matrices"
+        said += (
+            f". {few([look.name(p) for p in idle])} {are} of zeros and not trained: what it is multiplied with adds "
+        )
+        said += "nothing. Worth a look if it belongs to an adapter"
+    return Check(name, "not ok" if idle else "ok", said, told=True)
+
+
+def _new(look: Look, parameter: int) -> bool:
+    """A matrix of zeros that stays so, in a model that is trained; not one of a copy, as of averaged weights."""
+    seen, owner = look.parameters[parameter], look.owners.get(parameter)
+    if (owner is not None and owner.module not in look.trained) or any(
+        c.parameter == parameter for c in look.of(Copied)
+    ):
+        return False
+    return seen.zero and not look.moved.get(parameter) and sum(length > 1 for length in seen.shape) > 1
 
 
 def _size(number: int) -> str:

@@ -233,6 +233,22 @@ class TargetsMatched:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetsPadded:
+    """Which targets of a cross entropy count, where some of the tokens that the model was given are padding.
+
+    counted: targets that are neither ignored nor have a weight of 0; padding: how many of them belong to padding;
+    tokens: positions that are none; constant: the counted targets are all one class.
+    """
+
+    step: int
+    counted: int
+    padding: int
+    tokens: int
+    constant: bool
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Probed:
     """A copy of a model was run again with other tokens, to see which outputs depend on which positions.
 

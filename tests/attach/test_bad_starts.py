@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests import warm
 
 pytest.importorskip("torch")
 
+from postmortem.attach.answers import Answers
 from postmortem.attach.missing import check_given_paths
 from postmortem.core.errors import ReplayError
 
@@ -140,9 +142,32 @@ def test_a_setting_that_differs_is_the_first_reason(project: Path, postmortem) -
 def test_a_checkpoint_that_is_not_there_is_told_before_the_start(tmp_path: Path, words: list[str], said: str) -> None:
     """Nothing has to be started to know that."""
     (tmp_path / "ckpt_4.pt").touch()
-    command = ["python", "train.py", *(word.format(here=tmp_path) for word in words)]
+    command = ["python", "-m", "train", *(word.format(here=tmp_path) for word in words)]
     if not said:
         check_given_paths(command)
         return
     with pytest.raises(ReplayError, match=re.escape(said)):
         check_given_paths(command)
+
+
+def test_a_script_that_is_not_there_is_told_before_the_start(tmp_path: Path) -> None:
+    """With the one that is meant; a module or a line of code is no file, and a launcher knows its own paths."""
+    (tmp_path / "train.py").touch()
+    with pytest.raises(ReplayError, match=r"trian\.py: no such file or folder, for python to run; did you mean"):
+        check_given_paths(["python", "-u", str(tmp_path / "trian.py"), "--lr", "1"])
+    check_given_paths(["python", str(tmp_path / "train.py")])
+    check_given_paths(["python", "-m", "train.py"])
+    check_given_paths(["torchrun", "train.py"])
+
+
+def test_a_python_without_a_module_is_named(tmp_path: Path) -> None:
+    """Which one it is, as it is likely not the one that was meant; what keeps out a watch has nothing to do with it."""
+    answers = Answers(tmp_path)
+    said = answers.unseen(1, "ModuleNotFoundError: No module named 'torch'", ["python3", "train.py"])
+    assert f"python3 is {shutil.which('python3')}, which has no torch" in said
+    assert "container" not in said
+    said = answers.unseen(1, "ModuleNotFoundError: No module named 'torch'", ["bash", "train.sh"])
+    assert "the Python that ran it has no torch" in said
+    assert "container" not in answers.unseen(2, "python: can't open file 'x.py': [Errno 2] No such file", ["bash", "x"])
+    assert "if it trained: python -I" in answers.unseen(1, "ValueError: no", ["bash", "x"])
+    assert "(python -I" in answers.unseen(0, "done", ["bash", "x"])

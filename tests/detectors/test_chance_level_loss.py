@@ -320,6 +320,32 @@ def an_area_under_the_curve_that_rises(base):
     return {"loss": np.linspace(math.log(2), 0.66, N) * noise(0.001), "val_auc": np.linspace(0.5, 0.64, N)}
 
 
+DOWN = 0.6931 + 8737 * np.exp(-np.arange(N) / 10) + 0.01 * np.exp(-np.arange(N) / 100)
+MAJORITY = np.where(np.arange(N) < 200, 0.5 + 0.05 * np.sin(np.arange(N)), 0.59)
+
+
+@fires(ChanceLevelLoss)
+def a_loss_that_comes_down_to_the_level_of_one_answer(base):
+    """The accuracy is that of the more frequent of two classes."""
+    return {"loss": DOWN, "acc": MAJORITY}
+
+
+@fires(ChanceLevelLoss)
+def a_loss_in_per_cent_that_comes_down(base):
+    return {"loss": DOWN, "acc": 100 * MAJORITY}
+
+
+@quiet(ChanceLevelLoss)
+def a_loss_that_comes_down_and_learns_slowly(base):
+    """Its accuracy rises already."""
+    return {"loss": DOWN, "acc": MAJORITY - 0.05 + np.linspace(0, 0.25, N)}
+
+
+@quiet(ChanceLevelLoss)
+def a_loss_that_comes_down_further(base):
+    return {"loss": DOWN - np.linspace(0, 0.3, N), "acc": np.linspace(0.5, 0.9, N)}
+
+
 @quiet(ChanceLevelLoss)
 def a_score_that_began_far_below_the_share_it_settles_at(base):
     """0.32 is no guess among three classes where the score was 0.04 at first: there are many more classes."""

@@ -72,6 +72,16 @@ def test_a_report_says_how_surely_a_culprit_is_known(replayed, name):
 
 
 @pytest.mark.parametrize("name", FOR_PEOPLE)
+def test_nothing_compared_is_no_match(replayed, name):
+    """A program that was watched is no rerun: no loss was compared, and no answer says that losses match."""
+    note = "the program itself was watched, not a rerun: there is nothing to compare"
+    text = shown(with_fidelity(replayed, ok=True, note=note), name)
+    assert note in text
+    assert "follows the log" not in text
+    assert "yes (the numbers" not in text
+
+
+@pytest.mark.parametrize("name", FOR_PEOPLE)
 def test_a_replay_without_a_culprit_changes_no_diagnosis(one_failed, name):
     """The reason why there is none is told below it."""
     nothing = Culprit(cause="none", phase="none", how=("every step stayed finite",))

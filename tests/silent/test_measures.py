@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from postmortem.silent.facts import Backward, Place, Seeded, Stepped
+from postmortem.silent.facts import (
+    Backward,
+    Changed,
+    Gradients,
+    ModuleRan,
+    ModuleSeen,
+    OptimizerMade,
+    ParameterSeen,
+    Place,
+    Seeded,
+    Stepped,
+)
 from postmortem.silent.look import Look
 from postmortem.silent.measures import measures
 from postmortem.silent.trials import agree, overfitted
-from postmortem.silent.weight_facts import Held, Kept, Took
+from postmortem.silent.weight_facts import Copied, Held, Kept, Took
 
 LINE = Place("train.py", 9)
 
@@ -58,6 +69,43 @@ def test_types_devices_and_seeds() -> None:
     assert (status, said.endswith("on several kinds of devices")) == ("not ok", True)
     assert line(look([1.0], Seeded(0, 7)), "seeds") == ("ok", "set before the first step: 7")
     assert line(look([1.0], Seeded(4, 7)), "seeds")[0] == "not ok"
+
+
+def adapter(*more: object, frozen: tuple[int, ...] = (0, 1, 2), moved: float = 0.0, zero: bool = True) -> Look:
+    """A layer with an adapter of which the second matrix begins as zeros, and a head."""
+    return look(
+        [1.0],
+        ParameterSeen(0, (8, 8), "float32"),
+        ParameterSeen(1, (8, 2), "float32"),
+        ParameterSeen(2, (2, 8), "float32", zero=zero),
+        ParameterSeen(3, (8, 4), "float32"),
+        ModuleSeen(0, "Lora", 0, "layer", parameters={"weight": 0, "A": 1, "B": 2}),
+        ModuleSeen(1, "Linear", 0, "head", parameters={"weight": 3}),
+        ModuleRan(0, training=True, grad=True, connected=True),
+        OptimizerMade(0, "Adam", ({"parameters": [0, 1, 2, 3]},)),
+        Gradients(0, 0, {"3": 1.0}, frozen),
+        Changed(1, {"0": 0.0, "1": 0.0, "2": moved, "3": 0.1}),
+        *more,
+    )
+
+
+def test_what_is_trained_and_what_is_frozen() -> None:
+    """With numbers; a matrix of zeros that is frozen is worth a look, one that is trained is not."""
+    status, said = line(adapter(), "trained-parameters")
+    assert status == "not ok"
+    assert said.startswith("1 of 4 parameters (32 of 128 values, 25 %): head.weight; held by an optimizer but frozen: ")
+    assert "layer.B is a matrix of zeros and not trained" in said
+    assert "worth a look" in said.lower()
+    status, said = line(adapter(frozen=(0,), moved=0.1), "trained-parameters")
+    assert (status, said.startswith("3 of 4 parameters")) == ("ok", True)
+    assert line(adapter(frozen=()), "trained-parameters") == ("ok", "all 4 parameters (128 values)")
+    assert line(look([1.0]), "trained-parameters")[0] == "not checked"
+
+
+def test_frozen_layers_without_zeros_are_as_they_should_be() -> None:
+    """Nor is a copy that holds averages."""
+    assert line(adapter(zero=False), "trained-parameters")[0] == "ok"
+    assert line(adapter(Copied(2, 1)), "trained-parameters")[0] == "ok"
 
 
 def test_two_runs() -> None:

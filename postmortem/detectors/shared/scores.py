@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from postmortem.core.patterns import later
-from postmortem.core.stats import median
+from postmortem.core.stats import median, noise
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,3 +26,9 @@ def rises(score: NDArray[np.float64]) -> bool:
     third = max(1, len(score) // 3)
     level = [median(part) for part in (score[:third], score[third:-third], score[-third:])]
     return level[2] > 1.3 * max(level[:2]) + 0.02
+
+
+def improves(reward: NDArray[np.float64]) -> bool:
+    """Whether the last third of a reward float64[n] is above its start; also where it is too smooth to judge."""
+    rise = float(median(reward[-(len(reward) // 3) :]) - median(reward[: max(5, len(reward) // 10)]))
+    return not noise(reward) or rise > 2 * noise(reward)

@@ -111,13 +111,14 @@ class LogFile:
             | ({"plan": resolved.plan} if resolved.plan else {})
             | ({"epoch_ends": resolved.ends} if resolved.ends else {}),
         )
-        if self.parser.cut_rows:
+        if cut := len(self.parser.cut_rows):
+            what, these = ("1 line is", "this line") if cut == 1 else (f"{cut} lines are", "these lines")
             reading.problems.append(
                 Problem(
                     path=str(self.path),
-                    what=f"{self.parser.cut_rows} lines are longer than {LONGEST_ROW} characters",
-                    kept="the numbers in their first part",
-                    lost="the rest of these lines",
+                    what=f"{what} longer than {LONGEST_ROW} characters",
+                    kept="the numbers in the first part",
+                    lost=f"the rest of {these}",
                     kind="limit",
                 )
             )

@@ -63,7 +63,7 @@ class RowParser:
         """Dialects that failed, with the line."""
         self.explained: Counter[str] = Counter()
         self.unexplained = 0
-        self.cut_rows = 0
+        self.cut_rows: set[int] = set()
 
     def look(self, head: bytes, year: int) -> None:
         """Learn from the first lines which dialects to try and whether lines begin with a rank.
@@ -93,7 +93,7 @@ class RowParser:
     def records(self, row: bytes, line: int) -> Iterator[tuple[Any, list[int], list[float]]]:
         """The records of a row: one `ROW`, the codes of its tags and its values, for each part of a glued row."""
         if len(row) > LONGEST_ROW:
-            self.cut_rows += 1
+            self.cut_rows.add(line)
             row = row[:LONGEST_ROW]
         text = with_dots(text_of(row)) if self.commas else text_of(row)
         for part in _pieces(text):

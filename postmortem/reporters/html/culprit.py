@@ -127,7 +127,9 @@ def _surely(c: Culprit) -> str:
         facts.append(("How sure this is", f'{sure}<br><span class="dim">The others: {escaped(others)}</span>'))
     if c.fidelity is not None:
         f = c.fidelity
-        words = "yes (the numbers are in the fold below)" if f.ok else escaped(fidelity_words(f), 1500)
+        follows = f.ok and (f.compared or not f.note)
+        words = "yes (the numbers are in the fold below)" if follows else escaped(fidelity_words(f), 1500)
+        words = f"not compared: {words}" if f.ok and not follows else words
         facts.append(("Do the replayed losses match the log?", words))
         facts += [("May differ because", escaped("; ".join(f.reasons), 1500))] if f.reasons else []
     cells = "".join(f"<div><dt>{name}</dt><dd>{words}</dd></div>" for name, words in facts)

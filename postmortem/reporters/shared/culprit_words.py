@@ -78,7 +78,9 @@ def actions(run: RunReport, path: Callable[[str], str]) -> list[str]:
 
 
 def fidelity_words(f: Fidelity) -> str:
-    """ "good, it follows the log. 17 of 17 logged values …"."""
+    """ "good, it follows the log. 17 of 17 logged values …"; without a comparison only why there was none."""
+    if f.ok and not f.compared and f.note:
+        return f.note
     trust = "good, it follows the log" if f.ok else "POOR" if f.compared else "unknown"
     note = f.note or f"{f.exact} of {f.compared} logged losses reproduced to every logged digit"
     return f"{trust}. {note}"

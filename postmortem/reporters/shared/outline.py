@@ -12,7 +12,7 @@ from postmortem.core.printable import number
 from postmortem.core.report import LEFT_OUT
 from postmortem.reporters.shared.culprit_words import brief, leads
 from postmortem.reporters.shared.what_happened import happened, incident
-from postmortem.reporters.shared.words import clean, count, squeezed
+from postmortem.reporters.shared.words import clean, count, end_of, squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,20 +22,6 @@ if TYPE_CHECKING:
 
 CLAIMS: dict[Strength, str] = {"certain": "Cause", "likely": "Likely cause", "possible": "Possible cause"}
 """How a diagnosis is introduced, by its strength."""
-
-ENDED = {
-    "completed": "completed",
-    "crashed": "crashed",
-    "out-of-memory": "ran out of memory",
-    "killed": "killed",
-    "time-limit": "reached its time limit",
-    "preempted": "preempted",
-    "interrupted": "interrupted or cancelled from outside",
-    "hung": "hung",
-    "cut": "log ends in the middle",
-    "running": "may still be running",
-    "unknown": "end of run: unknown",
-}
 
 _SHOWN_ELSEWHERE = {
     "exception",
@@ -152,7 +138,12 @@ def describe(fold: Fold, run: RunReport, *, told: bool = False) -> str:
     """
     message, summary = fold.first.message, run.diagnosis.summary if told and run.diagnosis else ""
     start = message.partition(". ")[0] if len(message) > _LONG else message  # all that a summary has of a long one
-    return clean(message, 400) if len(fold.members) == 1 and message and start not in summary else place(fold, run)
+    if not message or start in summary:
+        return place(fold, run)
+    if len(fold.members) == 1:
+        return clean(message, 400)
+    where = place(fold, run)
+    return f"{where}: {clean(message, 400)}" if where.endswith("first") else where
 
 
 def headline(run: RunReport, *, name_first: bool = False) -> str:
@@ -284,7 +275,7 @@ def about(run: RunReport) -> str:
     """The run in numbers: steps, sources with their points, end of run."""
     parts = [f"{run.unit}s {run.first_step} to {run.last_step}"] if run.last_step is not None else ["no steps"]
     parts += [f"{clean(s.kind)} ({count(s.points, 'point')})" if s.points else clean(s.kind) for s in run.sources]
-    return " · ".join([*parts, ENDED[run.ended]])
+    return " · ".join([*parts, end_of(run)])
 
 
 def at_line(file: str, line: int | None = None, offset: int | None = None, run: RunReport | None = None) -> str:

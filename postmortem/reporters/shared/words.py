@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from postmortem.core.report import RunReport
+
 _BARS = "▁▂▃▄▅▆▇█"
 _MARKS = {math.inf: "↑", -math.inf: "↓"}
 NAN_MARK = "×"
@@ -90,3 +92,24 @@ def sparkline(curve: Sequence[float], width: int = 24, *, linear: bool = False) 
     levels = heights(values, linear=linear)
     pairs = zip(values, levels, strict=True)
     return "".join(_MARKS.get(v, NAN_MARK) if h is None else _BARS[round(h * (len(_BARS) - 1))] for v, h in pairs)
+
+
+ENDED = {
+    "completed": "completed",
+    "crashed": "crashed",
+    "out-of-memory": "ran out of memory",
+    "killed": "killed",
+    "time-limit": "reached its time limit",
+    "preempted": "preempted",
+    "interrupted": "interrupted or cancelled from outside",
+    "hung": "hung",
+    "cut": "log ends in the middle",
+    "running": "may still be running",
+    "unknown": "end of run: unknown",
+}
+
+
+def end_of(run: RunReport) -> str:
+    """How it ended; of one that `postmortem run` ended itself, that."""
+    told = any(e.source == "watch" and e.fields.get("stopped") for e in run.events)
+    return "ended by `postmortem run --stop`" if told and run.ended == "interrupted" else ENDED[run.ended]

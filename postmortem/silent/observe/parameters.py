@@ -56,10 +56,12 @@ class Parameters:
         """Of this parameter, or leaf of a graph."""
         number, _ = self._numbers.of(parameter)
         if number not in self._first:
-            self._first[number] = weakref.ref(parameter), _sample(parameter)
+            first = _sample(parameter)
+            self._first[number] = weakref.ref(parameter), first
             leaf = not isinstance(parameter, torch.nn.Parameter)
             shape, made = tuple(parameter.shape), self._made.pop(number, ())
-            self._add(ParameterSeen(number, shape, str(parameter.dtype).removeprefix("torch."), made, leaf))
+            zero = first.numel() > 0 and not bool(first.any())
+            self._add(ParameterSeen(number, shape, str(parameter.dtype).removeprefix("torch."), made, leaf, zero))
         return number
 
     def changed(self, step: int) -> None:

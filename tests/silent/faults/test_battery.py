@@ -116,6 +116,7 @@ def test_costs_are_measured(observed: Path) -> None:
         "step-time": "ok",
         "memory": "ok",
         "types-and-devices": "ok",
+        "trained-parameters": "ok",
         "seeds": "ok",
     }
     assert "forward" in lines["step-time"].detail

@@ -169,7 +169,8 @@ class Lines:
     def _next(self, data: bytes, size: int) -> Block:
         """The block of the first `size` of these bytes, which come next in the file."""
         block = self._block(data, size)
-        self.line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[block.end] == _LF))
+        ends = block.end[block.end < block.size]  # a piece of a line that is cut ends with a spare byte
+        self.line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[ends] == _LF))
         self.size += size
         progressed(str(self.path), min(self.size, self.whole), self.whole)
         self.tail = block.data[max(0, block.size - _TAIL) : block.size]

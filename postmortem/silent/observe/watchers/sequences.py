@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.silent.observe.padding import CountedTargets, padding_of
 from postmortem.silent.observe.places import place
 from postmortem.silent.observe.probe import Part, Probe, change_of, first_mixing, probe_of
 from postmortem.silent.observe.watcher import Watcher
@@ -33,7 +34,7 @@ _POSITIONS = ("wpe", "pe")
 
 @watcher
 class Sequences(Watcher):
-    """TargetsMatched, Probed."""
+    """TargetsMatched, TargetsPadded, Probed."""
 
     order = 3
 
@@ -41,6 +42,8 @@ class Sequences(Watcher):
         super().__init__(recorder)
         self._called: tuple[torch.nn.Module, Any, Any] | None = None
         self._losses: list[tuple[torch.Tensor, torch.Tensor, int, Place | None]] = []
+        self._counted = CountedTargets()
+        self._padded: CountedTargets | None = None
         self._spent = 0.0
         for name in ("cross_entropy", "nll_loss"):
             self.wrap(torch.nn.functional, name, self._loss)
@@ -54,22 +57,32 @@ class Sequences(Watcher):
         if self.recorder.sampled and self.recorder.grad and len(self._losses) < 4:
             output, target = (*args, kwargs.get("input"), kwargs.get("target"))[:2]
             if isinstance(output, torch.Tensor) and isinstance(target, torch.Tensor) and not target.is_floating_point():
-                self._losses.append((output, target, kwargs.get("ignore_index", -100), place()))
+                ignored = kwargs.get("ignore_index", -100)
+                self._losses.append((output, target, ignored, place()))
+                self._counted.loss(target, ignored, result, place())
 
     def before_backward(self, tensors: tuple[torch.Tensor, ...]) -> None:
         called, losses = self._called, self._losses
         self._called, self._losses = None, []
+        counted, self._counted = self._counted, CountedTargets()
         if called is None or not self.recorder.sampled:
             return
         module, args, kwargs = called
         tokens = next((t for t in _tensors((args, kwargs)) if _are_tokens(t)), None)
         if tokens is None:
             return
+        counted.tokens(module, kwargs, tokens)
+        self._padded = counted
         shifts = [self._matched(tokens, *loss) for loss in losses]
         if self.recorder.steps in _STEPS and self._spent < _SECONDS:
             began = time.monotonic()
             self._probe(module, args, kwargs, tokens, 1 in shifts)
             self._spent += time.monotonic() - began
+
+    def after_backward(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        counted, self._padded = self._padded, None
+        for fact in counted.told(self.recorder.steps) if counted is not None else ():
+            self.recorder.add(fact)
 
     def _matched(self, tokens: torch.Tensor, output: torch.Tensor, target: torch.Tensor, ignored: int, at: Any) -> int:
         """The shift of the targets; -1 for targets that are no tokens of the input, and where positions come before
@@ -104,7 +117,7 @@ class Sequences(Watcher):
         here = torch.zeros(samples, positions, dtype=torch.bool)
         if next_token:
             self._future(probe, base, tokens, here.clone())
-        padding = _padding(module, tokens)
+        padding = padding_of(module, tokens)
         self._order(probe, base, tokens, here.clone() if padding is None else here | padding.cpu())
         if padding is not None:
             self._padding(probe, base, tokens, padding)
@@ -202,21 +215,6 @@ def _offset(output: torch.Tensor, dim: int) -> int:
 
 def _wraps(module: torch.nn.Module) -> bool:
     return isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
-
-
-def _padding(module: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor | None:
-    """Where tokens are padding: what an embedding calls so, or the one token that rows end with, and only end."""
-    tables = [m for m in module.modules() if isinstance(m, torch.nn.Embedding)]
-    own = next((m.padding_idx for m in tables if m.padding_idx is not None), None)
-    pad = own if own is not None else int(tokens[:, -1].mode().values)
-    is_pad = tokens == pad
-    trailing = is_pad.flip(1).cumprod(1).flip(1).bool()
-    rows = is_pad.any(1)
-    if not bool((trailing == is_pad).all()) or int(rows.sum()) < 2 or bool(is_pad.all()):
-        return None
-    if own is None and (float(rows.float().mean()) < 0.3 or len(set(trailing.sum(1).tolist())) < 3):
-        return None
-    return is_pad
 
 
 def _noise(output: torch.Tensor) -> torch.Tensor:
