@@ -85,8 +85,10 @@ class CheckResult:
 
     @property
     def exit_code(self) -> int:
-        """1: faults, a loss that was not finite, or a program that failed; 3: no steps were seen, or too few to judge; else 0."""
-        return 1 if self.faults or self.nonfinite or self.failed else 0 if self.steps >= ENOUGH else 3
+        """1: faults, a loss that was not finite, or a failed program; 3: no steps, or too few to judge; else 0."""
+        if self.faults or self.nonfinite or self.failed:
+            return 1
+        return 0 if self.steps >= ENOUGH else 3
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--format json` prints."""
