@@ -77,7 +77,7 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     with naming([copy]):
         run = load_run(copy.path, roles)
     run.problems.extend(copy.problems)
-    return copy.named(replace(run, reload=partial(load, path, roles=roles)))
+    return copy.named(replace(run, reload=partial(load, path, roles=roles), url=str(run.path)))
 
 
 def _path(given: object, verb: str, *, of_run: bool = False) -> Path:

@@ -15,7 +15,7 @@ from postmortem.attach.printed import last_words
 from postmortem.core.blame import ENOUGH, Check, CheckResult
 from postmortem.core.errors import ReplayError
 from postmortem.silent.faults import FAULTS
-from postmortem.silent.judge import judge, nonfinite_loss
+from postmortem.silent.judge import judge, learns_nothing, nonfinite_loss
 from postmortem.silent.look import read
 from postmortem.silent.measures import measures
 from postmortem.silent.trials import LENGTHS, agree, outcome, overfitted
@@ -177,13 +177,14 @@ def looked(session: Path, command: Sequence[str], seconds: float) -> CheckResult
     if 0 < steps < ENOUGH:  # what shows nothing wrong in them may do so later
         few = f"too few optimizer steps were seen: {steps}, and {ENOUGH} are needed"
         checks = [replace(c, status="not checked", detail=few) if c.status == "ok" else c for c in checks]
+    nothing = None if faults else learns_nothing(looks)
     return CheckResult(
         command=tuple(command),
         faults=tuple(faults),
         checks=(*checks, *measures(looks)),
         steps=steps,
         seconds=seconds,
-        notes=tuple(Answers(session).notes()),
+        notes=(*Answers(session).notes(), *([nothing] if nothing else [])),
         nonfinite=nonfinite_loss(looks),
     )
 

@@ -49,8 +49,10 @@ def homes_of(run: Path) -> list[Path]:
 
 def captures_of(run: Path, *histories: Path) -> list[Captured]:
     """The captures that were noted to be of the run with its log at `run`, or of its histories, the newest first."""
-    own = [run.resolve(), *(history.resolve() for history in histories)]
     heads = [head for home in homes_of(run) if os.path.isdir(home) for head in home.glob(f"[!.]*/{HEAD}")]
+    if not heads:
+        return []  # most runs have none, and links take long to resolve
+    own = [run.resolve(), *(history.resolve() for history in histories)]
     found = (_captured(head.parent, own) for head in sorted(heads, key=lambda head: head.parent.name, reverse=True))
     return [captured for captured in found if captured is not None]
 

@@ -98,7 +98,7 @@ def find_checkpoints(folder: Path) -> list[Checkpoint]:
         return [Checkpoint(path=str(folder), step=step_of(folder))]
     found: dict[str, Path] = {}
     budget = [_MAX_ENTRIES]
-    for path in _walk(folder, 0, budget, os.path.realpath(folder)):
+    for path in _walk(folder, 0, budget, folder):
         found.setdefault(os.path.realpath(path), path)
     listed = [Checkpoint(path=str(path), step=step_of(path)) for path in found.values()]
     return sorted(listed, key=lambda c: (c.step is None, c.step or 0, c.path))
@@ -142,7 +142,7 @@ def is_checkpoint(path: Path) -> bool:
     return is_checkpoint_folder(path, files)
 
 
-def _walk(folder: Path, depth: int, budget: list[int], top: str) -> list[Path]:
+def _walk(folder: Path, depth: int, budget: list[int], top: Path) -> list[Path]:
     try:
         entries = sorted(os.scandir(folder), key=lambda e: e.name)
     except OSError:
@@ -166,13 +166,13 @@ def _walk(folder: Path, depth: int, budget: list[int], top: str) -> list[Path]:
     return found
 
 
-def _is_searched(folder: os.DirEntry[str], top: str) -> bool:
-    """Whether checkpoints of a run may lie in a folder, which may be a link, in the real folder `top`."""
+def _is_searched(folder: os.DirEntry[str], top: Path) -> bool:
+    """Whether checkpoints of a run may lie in a folder, which may be a link, in the folder `top`."""
     if folder.name.startswith(".") or folder.name in _NOT_OF_A_RUN:
         return False
     if not folder.is_symlink() or _CKPT_FOLDERS.fullmatch(folder.name) or _CKPT_FOLDER.search(folder.name):
         return True
-    return os.path.realpath(folder.path).startswith(os.path.join(top, ""))
+    return os.path.realpath(folder.path).startswith(os.path.join(os.path.realpath(top), ""))
 
 
 def _is(entry: os.DirEntry[str], *, file: bool) -> bool:

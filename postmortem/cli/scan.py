@@ -196,7 +196,7 @@ def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, *
     _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
     width = shutil.get_terminal_size((100, 24)).columns
     for run in shown.runs:
-        if run.culprit is not None:
+        if run.culprit is not None and options["replay"]:  # not what a watch had noted beside the run
             click.echo(printable("\n".join([*replayed_lines(run, width), ""])))
     click.echo(
         f"wrote {output} ({count(len(found.runs), 'run')}), to open in a browser: {output.resolve().as_uri()}", err=True

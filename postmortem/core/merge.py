@@ -38,22 +38,26 @@ def _series(stream: Stream, roles: dict[str, str | None], *, again: bool) -> lis
     order, bounds = points.by_tag_and_rank()
     found = []
     columns: dict[tuple[float, ...], list[NDArray[Any]]] = {}
-    for rows in np.split(order, bounds):
+    values = points.sort_values(order) if not stream.restarts else None
+    for start, rows in zip(np.append(0, bounds).tolist(), np.split(order, bounds), strict=True):
         step, segment = points.take("step", rows), stream.segment[rows]
+        value = points.value[rows] if values is None else values[start : start + len(rows)]
         restarted = segment[-1] > segment[0]
         if restarted:
-            rows = rows[_survives(step, segment) != again]
+            stays = _survives(step, segment) != again
+            rows, value = rows[stays], value[stays]
             step = points.take("step", rows)
         if (again and not restarted) or not len(rows):
             continue
         if (step[1:] < step[:-1]).any():
-            rows = rows[np.argsort(step, kind="stable")]
+            by_step = np.argsort(step, kind="stable")
+            rows, value = rows[by_step], value[by_step]
             step = points.take("step", rows)
         tag = points.tags[int(points.code[rows[0]])]
         rank, wall_time = int(points.take("rank", rows[0])), points.take("wall_time", rows)
         step, wall_time = _once(step, columns), _once(wall_time, columns)
         epoch = points.epoch_of(rows)
-        series = Series(tag, roles.get(tag), rank, stream.source, step, points.value[rows], wall_time, epoch)
+        series = Series(tag, roles.get(tag), rank, stream.source, step, value, wall_time, epoch)
         for column in (series.step, series.value, series.wall_time):
             column.flags.writeable = False
         found.append((int(rows.min()), series))

@@ -103,7 +103,7 @@ _BESIDE_OBJ = later(r"(?:^|.*[/ ])(?:box|cls|dfl|kpt|seg|noobj|giou|ciou|xy|wh)(
 """Where these are logged, `obj` is the objectness of a detector of objects."""
 _PLAYS = later(r"\b(policy|actor|critic|reward|rewards|ep rew\w*|return|returns|advantage|episodic)\b")
 """Names of reinforcement learning, where most of what is logged goes either way."""
-_TRAINING = later(r"(?:^|(?<=[ /(\[]))(?:train|training|trn|tr)(?=$|[ /)\]])")
+_TRAINING = later(r"(?:^|(?<=[ /(\[]))(?:train|training|learn|trn|tr)(?=$|[ /)\]])")
 _OF_HELD_OUT = later(rf"(?:^|(?<=[ /(\[])){HELD_OUT}(?=$|[ /)\]])")
 _FALLS = "its values fall, with noise"
 _LEAST, _MOST_TAGS = 12, 200

@@ -32,7 +32,10 @@ class Points:
     def __init__(
         self, tags: list[str], code: NDArray[Any], step: Any, value: NDArray[np.float64], wall_time: Any, rank: Any
     ) -> None:
-        self.tags, self.code, self.value = tags, code, value
+        self.tags, self.code = tags, code
+        self._value = value
+        self._by_tag: tuple[NDArray[Any], NDArray[np.int16], int] | None = None
+        """Codes, ranks and number of tags by which the values are sorted; None if they are in order of arrival."""
         self._columns: dict[str, NDArray[Any]] = {"step": step, "wall_time": wall_time, "rank": rank}
         self._by_row: dict[str, NDArray[Any]] = {}
         self._count: NDArray[np.uint16] = np.empty(0, np.uint16)
@@ -120,6 +123,24 @@ class Points:
         return step
 
     @property
+    def value(self) -> NDArray[np.float64]:
+        """float64[n]: the numbers, NaN and infinities exact."""
+        if self._by_tag is None:
+            return self._value
+        value = np.empty_like(self._value)
+        value[_order(*self._by_tag)[0]] = self._value
+        return value
+
+    def sort_values(self, order: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The numbers in the order of `by_tag_and_rank`, in which they are stored from now on: series are slices of
+        them, and a second copy would take as much as all else that is kept of the points. `value` is then put together
+        again each time."""
+        if self._by_tag is None:
+            self._by_tag = self.code, self._ranks(), len(self.tags)
+            self._value = self._value[order]
+        return self._value
+
+    @property
     def step(self) -> NDArray[np.int64]:
         """int64[n]: the training step of each point."""
         return self._whole("step")
@@ -136,6 +157,7 @@ class Points:
 
     @rank.setter
     def rank(self, rank: NDArray[np.int16]) -> None:
+        self._value, self._by_tag = self.value, None
         self._by_row.pop("rank", None)
         self._columns["rank"] = rank
 
@@ -174,20 +196,29 @@ class Points:
 
         The indices are int32 where there are many: all of them are as large as the numbers otherwise.
         """
+        return _order(self.code, self._ranks(), len(self.tags))
+
+    def _ranks(self) -> NDArray[np.int16]:
+        """The rank of each point; one cell if all have the same."""
         by_row = self._by_row.get("rank", self._columns["rank"])
-        lowest = int(by_row.min(initial=0))
-        width = int(by_row.max(initial=lowest)) - lowest + 1
-        # numpy sorts short numbers by counting
-        kind = np.dtype(np.uint16 if len(self.tags) * width <= 65_536 else np.int64)
-        group = self.code.astype(kind)
-        if width > 1:
-            group *= kind.type(width)
-            group += (self.rank.astype(np.int32) - lowest).astype(kind)
-        if kind == np.uint16 and len(group) > _SORTED_AT_ONCE:
-            return _sorted_in_pieces(group)
-        order = np.argsort(group, kind="stable")
-        group = group[order]
-        return order, np.flatnonzero(group[1:] != group[:-1]) + 1
+        return self.rank if len(by_row) and (by_row != by_row[0]).any() else by_row[:1]
+
+
+def _order(code: NDArray[Any], rank: NDArray[np.int16], tags: int) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """See `Points.by_tag_and_rank`; `rank` has one cell for all points, or one for each."""
+    lowest = int(rank.min(initial=0))
+    width = int(rank.max(initial=lowest)) - lowest + 1
+    # numpy sorts short numbers by counting
+    kind = np.dtype(np.uint16 if tags * width <= 65_536 else np.int64)
+    group = code.astype(kind)
+    if width > 1:
+        group *= kind.type(width)
+        group += (rank.astype(np.int32) - lowest).astype(kind)
+    if kind == np.uint16 and len(group) > _SORTED_AT_ONCE:
+        return _sorted_in_pieces(group)
+    order = np.argsort(group, kind="stable")
+    group = group[order]
+    return order, np.flatnonzero(group[1:] != group[:-1]) + 1
 
 
 def _sorted_in_pieces(group: NDArray[np.uint16]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:

@@ -124,6 +124,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
         (None, "a log-likelihood or a bound is to rise: no loss",
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
         (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
+        ("val_loss", "an error that an evaluation measures, and that is to fall",
+         r"^(?!.*\btrain)(.*[ /(])?(nme|(p[ -]?a|p|n)?[ -]?mpjpe|wer|cer)(?![^\W\d])"),
         ("val_accuracy", "the average precision of a detector, which is measured in an evaluation only",
          r"^(?!.*\btrain).*((^|/)(bbox|segm|keypoints?)[ /]m?ap(?![a-z])"
          r"|(^|/)metrics/(m?ap|precision|recall)(?![a-z]))"),

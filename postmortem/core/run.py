@@ -78,14 +78,16 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     """
     n = len(points)
     segment: NDArray[np.int16] = np.broadcast_to(np.int16(0), n)  # most streams have no restart: one cell for all
-    known = np.array([role_of(t) is not None for t in points.tags], bool)
-    deciding = known if known.any() else np.ones(len(points.tags), bool)
-    drops: list[tuple[int, int, int]] = []  # row, row of the same tag before it, its code
     order, borders = points.by_tag_and_rank()
     same = np.ones(max(n - 1, 0), bool)
     same[borders - 1] = False
     step = points.take("step", order)
     fell = np.flatnonzero(same & (step[1:] < step[:-1])) + 1
+    if not len(fell):
+        return segment, ()
+    known = np.array([role_of(t) is not None for t in points.tags], bool)
+    deciding = known if known.any() else np.ones(len(points.tags), bool)
+    drops: list[tuple[int, int, int]] = []  # row, row of the same tag before it, its code
     for k in fell:
         back_again = k + 1 < n and same[k] and step[k + 1] > step[k - 1]
         if deciding[points.code[order[k]]] and not back_again:
@@ -150,6 +152,8 @@ class Run(Displayed):
     """What `postmortem run` noted of it when it had ended."""
     reload: Callable[[], Run] | None = None
     """Reads it again, see `refresh`."""
+    url: str = ""
+    """Where it was copied from, if it was."""
 
     def __repr__(self) -> str:
         """One line: what it is made of; the numbers are in `frame`."""

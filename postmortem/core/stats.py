@@ -113,7 +113,7 @@ def trailing_median(x: Floats, window: int = 25) -> Floats:
     out = np.empty(n)
     if not n:
         return out
-    out[: min(window, n)] = _first_medians(x[: min(window, n)])
+    out[: min(window, n)] = _first_medians(x[:window].tolist())
     if n > window:
         x = np.ascontiguousarray(x)
         windows = np.ndarray((n - window, window), x.dtype, x, strides=(x.itemsize, x.itemsize))
@@ -125,9 +125,8 @@ def trailing_median(x: Floats, window: int = 25) -> Floats:
     return out
 
 
-def _first_medians(x: Floats) -> list[float]:
+def _first_medians(values: list[float]) -> list[float]:
     """The median of all values before each of these, which are few; the first has none and gets its own value."""
-    values: list[float] = x.tolist()
     before: list[float] = []
     out = values[:1]
     for i, value in enumerate(values[:-1], 1):
@@ -154,9 +153,8 @@ def centred_median(x: Floats, window: int) -> Floats:
         return x.copy()
     ahead = trailing_median(np.concatenate([x, np.full(half + 1, x[-1])]), 2 * half + 1)
     out = ahead[half + 1 : half + 1 + len(x)].copy()
-    for i in range(half):
-        out[i] = median(x[: i + half + 1])
-        out[-1 - i] = median(x[-1 - i - half :])
+    ends = x[: 2 * half].tolist(), x[::-1][: 2 * half].tolist()
+    out[:half], out[: len(x) - half - 1 : -1] = (_first_medians([*end, 0.0])[half + 1 :] for end in ends)
     return out
 
 

@@ -14,7 +14,7 @@ from postmortem.core.roles import plain_name
 from postmortem.core.stats import centred_median, median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.chance import classes_told, guessed, lost_to_chance
+from postmortem.detectors.shared.chance import classes_told, counts_answers, guessed, lost_to_chance
 from postmortem.detectors.shared.frozen import digits, flat
 from postmortem.detectors.shared.lr_phase import still_warms_up
 from postmortem.detectors.shared.scores import AUC, OF_CLASS, OVERLAP, rises
@@ -171,6 +171,8 @@ class ChanceLevelLoss(BaseDetector):
             for score in scores:
                 if min(len(loss), len(score)) < self.options.evaluations:
                     continue
+                if not told and not counts_answers(score):
+                    continue
                 least = 2 if AUC.search(plain_name(score.tag)) else 3
                 if k := guessed(loss, score, told, least=least):
                     return self._no_better(loss, score, k, known=k in told)
@@ -186,6 +188,8 @@ class ChanceLevelLoss(BaseDetector):
         for loss in (s.finite for s in view.of("val_loss")):
             for score in (s for s in scores if s.role == "val_accuracy"):
                 if min(len(loss), len(score)) < (_FEW if known else self.options.evaluations):
+                    continue
+                if not known and not counts_answers(score):
                     continue
                 if k := guessed(loss, score, known, least=2 if known else 3, above=1.5 if known else 1.15):
                     return self._no_better(loss, score, k, known=k in known, train=next(iter(losses), None))
@@ -350,7 +354,7 @@ class ChanceLevelLoss(BaseDetector):
         """A validation accuracy at 1/k, with a validation loss far above ln(k), while the training loss falls."""
         held_out = next((s.finite for s in view.of("val_loss") if len(s.finite) >= 5), None)
         score = next((s for s in scores if s.role == "val_accuracy"), None)
-        if held_out is None or score is None or not losses:
+        if held_out is None or score is None or not losses or not counts_answers(score):
             return None
         level = median(score.value) / (100 if score.value.max() > 1 else 1)  # 0.9 may be per cent
         k = round(1 / level) if level > 1e-3 else 0

@@ -43,7 +43,8 @@ class Crash(BaseDetector):
     What to try: follow the advice of the signature; use `postmortem replay` if there is a checkpoint from before the
     crash.
 
-    Known false positives: an exception that the program caught, after which training continued, is reported as `info`.
+    Known false positives: an exception that the program caught, after which training continued, is reported as `info`;
+    so is one after which a program went on that logs nothing of a training, such as a server or a tracker's own log.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -74,16 +75,18 @@ class Crash(BaseDetector):
             survived = view.run.ended == "completed"
             requeued = not survived and _was_requeued(view, events[-1])
             follows = caused and _is_consequence(kind)
+            caught = all(e.fields.get("printed_on") for e in events) and not view.of(*_TRAINED, "lr", "grad_norm")
             text = first.message.splitlines()[0] if first.message else exception
             causes = [str(cause) for cause in first.fields.get("causes") or []]
             text += f" (caused by {causes[0].splitlines()[0]})" if causes else ""
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity="info" if survived or requeued or follows else "error",
+                severity="info" if survived or requeued or follows or caught else "error",
                 message=f"{kind}{_who(ranks, first)}{where}: {text}"
                 + (" (the run continued and completed)" if survived else "")
-                + (" (the job was queued again and went on)" if requeued else ""),
+                + (" (the job was queued again and went on)" if requeued else "")
+                + (" (the program went on; nothing of a training is logged)" if caught else ""),
                 rank=first.rank,
                 step=first.step,
                 wall_time=first.wall_time if math.isfinite(first.wall_time) else None,

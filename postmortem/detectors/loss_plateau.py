@@ -158,17 +158,17 @@ class LossPlateau(BaseDetector):
         errors = _decay_then_constant(t, y, kinks)
         k = int(kinks[int(np.argmin(errors))])
         before, after = y[:k], y[k:]
-        third = before[-max(4, k // 3) :]
-        place = np.arange(len(third)) - (len(third) - 1) / 2
-        slope = float(place @ third / (place @ place)) * len(third)
-        spread = noise(after)
-        falling = -slope > max(3 * spread / len(third) ** 0.5, 0.03)
         w = max(4, k // 6)
         if k < 3 * w:
             return None
         pace = [float(y[a : a + w].mean() - y[a + w : a + 2 * w].mean()) for a in (k - 3 * w, k - 2 * w)]
         if pace[1] < 0.6 * pace[0]:
             return None  # it was slowing down
+        third = before[-max(4, k // 3) :]
+        place = np.arange(len(third)) - (len(third) - 1) / 2
+        slope = float(place @ third / (place @ place)) * len(third)
+        spread = noise(after)
+        falling = -slope > max(3 * spread / len(third) ** 0.5, 0.03)
         if median(after) > median(before[-w:]) + max(3 * spread / w**0.5, _LEAST_RISE):
             return None  # it did not reach this level by falling, it jumped up to it: loss-spike, divergence
         if not falling or not flat(after) or median(after) < np.log(0.05) + median(before[:5]):

@@ -44,6 +44,8 @@ _LEAST = math.log(1.1)
 _AROUND, _SAME_WAY, _FAR_ABOVE = 6, 0.7, 3.0
 """Rows beside a jump whose steps it is to be larger than; the share of them that go the same way as the one before in a
 smooth curve, where noise has a third; the ratio to the usual one of them from which on a step is a jump."""
+_OF_A_MEAN = 4.0
+"""The ratio to the level that the first row of a mean that starts again may reach."""
 _STAYS = 8
 """Ratio to the previous level, and points above half of what was learned, of a jump that gives it back."""
 
@@ -75,10 +77,10 @@ class LossSpike(BaseDetector):
     Severity: info for a spike that recovers, if it is one of a validation loss, or did not cost any reward, or its peak
     is a few hundredths of the first level of the loss (a loss near zero scatters by ratio), or it gives back less than
     15 % of what had been learned and is over in a few rows, or it is over in a few rows of the first tenth of the run
-    and stays below the first losses, or it is small (`large`)
-    or of a single row, and the first after an evaluation or after the summary of an epoch, where a printed mean often
-    starts again, or more than a tenth of the
-    losses before it are exactly 0, as of a triplet or hinge loss. Info as well if a schedule that
+    and stays below the first losses, or it is small (`large`) or one row below four times the level, and the first
+    after an evaluation or after the summary of an epoch, where a printed mean often starts again, or more than a tenth
+    of the losses before it are exactly 0, as of a triplet or hinge loss, or most are one number, as of a loss at its
+    floor. Info as well if a schedule that
     is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the start of a rise
     that a slow change of one explains (the weight of a loss term), or if the log announces a new phase there in words
     (not if unfrozen layers or the end of a warm-up cost half of what was learned), or if a reward has clearly risen
@@ -161,7 +163,7 @@ class LossSpike(BaseDetector):
                     or (res.log and (hardly_anything(res.series, spike) or cheap(res, spike)))
                     or often_zero(res.series, spike)
                     or early(view, res.series, spike)
-                    or ((small or spike.last == spike.first) and first_after_summary(view, res.series, spike))
+                    or ((small or _one_row(res, spike)) and first_after_summary(view, res.series, spike))
                 )
                 logged = [s for s in view.series if (s.tag, s.rank) == (series.tag, series.rank)]
                 raw = max(logged, key=lambda s: int(s.step[-1]))
@@ -261,6 +263,11 @@ class LossSpike(BaseDetector):
             return False
         lowest = row_medians(np.lib.stride_tricks.sliding_window_view(after, 10)).min()
         return bool(lowest > 2 * before)
+
+
+def _one_row(res: Residuals, spike: Excursion) -> bool:
+    """Whether a spike is one row of a few times the level, as a mean that starts again may print."""
+    return res.log and spike.last == spike.first and spike.rise < math.log(_OF_A_MEAN)
 
 
 def _jumps(raw: Series, series: Series, at: int) -> str:

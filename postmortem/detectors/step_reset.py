@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,9 @@ _AGAIN = 3
 _USUAL = 0.6
 """The share of the gaps between the rows of an attempt that are its interval; the last row may lie anywhere."""
 
+_SUMMARISED = re.compile(r"(?:^|/)train_(?:runtime|steps_per_second|samples_per_second)$")
+_SUMMARY = 8
+"""Values before a restart among which those of a summary are."""
 _AT_ITS_LEVEL = 0.15
 """The share of what a loss had fallen by which it may lie higher and still go on where it was."""
 _APPENDED = ("text", "csv", "json", "jsonl")
@@ -162,6 +166,16 @@ def _begins_anew(view: View, restart: Restart) -> bool:
     if not apart and min(first, last, after) > 0:  # another loss, of another size
         apart = abs(np.log(after / last)) > max(np.log(3), abs(np.log(first / last)))
     return complete and apart
+
+
+def _was_summed_up(view: View, restart: Restart) -> bool:
+    """Whether the last rows before a restart are the summary that transformers' Trainer prints of a whole training."""
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    if stream is None:
+        return False
+    points = stream.points
+    last = {points.tags[code] for code in points.code[max(0, restart.row - _SUMMARY) : restart.row].tolist()}
+    return any(_SUMMARISED.search(tag) for tag in last)
 
 
 def _repeats(view: View, restart: Restart) -> bool:
@@ -325,7 +339,7 @@ def _planned(view: View, restart: Restart, starts_over: bool) -> str | None:
         return f"the counter starts over, as {phase}"
     if date := _dated(view, restart):
         return f"a new attempt was appended to the log: it begins after the line {date!r}"
-    if _begins_anew(view, restart):
+    if _begins_anew(view, restart) or _was_summed_up(view, restart):
         return "the one before was complete: a new training or phase begins"
     stream = next((s for s in view.run.streams if restart in s.restarts), None)
     appended = stream is not None and stream.source in _APPENDED

@@ -12,11 +12,16 @@ from postmortem.diagnoses.shared.schedule import clip, rate_at, value_at
 from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
+    from postmortem.diagnoses.shared.schedule import Rate
 
 _LEAP, _LEAP_OF_GRADIENT = 3.0, 10.0
 """Ratios to the highest of the ten rows before from which on loss and gradient norm leap."""
+_ENOUGH = 10
+"""Rows before the fault that show what is stable."""
 
 
 @diagnosis
@@ -61,13 +66,16 @@ class BadBatch:
         batch = _batch(view, root)
         rest = f"; {rate.tag} did not rise" if rate is not None and not rate.rising else ""
         row = "step" if batch.startswith("the") else "row"
+        known = min(int(np.searchsorted(s.step, root.step or 0)) for s in watched(view))
+        until = f"up to the previous {row}" if known >= _ENOUGH else f"in the {known} rows before"
         samples = f"check the samples of {batch.partition(' of ')[2]}"
         return (
             Story(view, root, others)
             .because(
-                f"{' and '.join(s.tag for s in watched(view))} stayed stable up to the previous {row}{rest}",
+                f"{' and '.join(s.tag for s in watched(view))} stayed stable {until}{rest}",
                 *(f.message for f in others[:2]),
             )
+            .against(*_doubts(known, rate))
             .against("a step of the optimizer that was too large looks the same in a log" if back else None)
             .disproved_by("the step also fails in a replay with the previous batch (then an operation is at fault)")
             .advise(
@@ -79,7 +87,7 @@ class BadBatch:
             .replay()
             .diagnosis(
                 "bad-batch" if back else "bad-batch-or-numerics",
-                f"The training was stable up to the previous {row}: {root.message}. "
+                f"The training was stable {until}: {root.message}. "
                 + (
                     f"The samples of {batch} may be at fault."
                     if back
@@ -87,6 +95,15 @@ class BadBatch:
                 ),
             )
         )
+
+
+def _doubts(known: int, rate: Rate | None) -> Iterator[str]:
+    """What speaks against a training that was stable: few rows before, a learning rate that was rising."""
+    if known < _ENOUGH:
+        yield f"only {known} rows are logged before: they hardly show what is usual"
+    if rate is not None and rate.rising:
+        rose = f"from {number(rate.before, 3)} to {number(rate.at, 3)}"
+        yield f"{rate.tag} was rising, {rose}: an update that was too large may have come before"
 
 
 def _leaps_with_its_gradient(view: View, root: Finding) -> bool:

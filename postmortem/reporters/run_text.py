@@ -22,7 +22,7 @@ def run_facts(run: Run) -> dict[str, Any]:
     view = View(run)
     return {
         "run": run.name,
-        "path": str(run.path),
+        "path": run.url or str(run.path),
         "ended": run.ended,
         "sources": [_columns(s, "kind", "files", "points") for s in run.sources],
         "steps": {"first": view.first_step, "last": view.last_step},

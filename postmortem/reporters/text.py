@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis
     from postmortem.core.report import Around, Report, RunReport
     from postmortem.reporters.shared.outline import Fold
-    from postmortem.reporters.text_page import Words
+    from postmortem.reporters.styled import Words
 
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _WIDEST_CURVE = 40  # columns

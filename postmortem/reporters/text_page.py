@@ -6,24 +6,20 @@ Everything that came out of a log is cleaned of control characters, and nothing 
 from __future__ import annotations
 
 import itertools
-from io import StringIO
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
 
 from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.words import MARKS, sparkline
+from postmortem.reporters.styled import Styled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postmortem.core.report import Around, RunReport
     from postmortem.reporters import RenderOptions
-
-    Words = str | tuple[str, str]
-    """Plain words, or words with a style."""
+    from postmortem.reporters.styled import Words
 
 VERDICT_STYLE = {"failed": "bold red", "suspect": "bold yellow", "not-judged": "bold magenta", "healthy": "bold green"}
 LABEL = 12
@@ -41,23 +37,16 @@ class Page:
     def __init__(self, options: RenderOptions) -> None:
         self.verbose = options.verbose
         self.width = max(options.width, _NARROWEST)
-        self._out = StringIO()
-        self._console = Console(
-            file=self._out,
-            width=self.width,
-            color_system="standard" if options.color else None,
-            force_terminal=options.color,
-            legacy_windows=False,
-            _environ={},  # colour and width are decided by the caller
-        )
+        self._color = options.color
+        self._lines: list[str] = []
 
     def text(self) -> str:
         """All lines so far."""
-        return self._out.getvalue()
+        return "".join(self._lines)
 
     def blank(self) -> None:
         """Adds an empty line."""
-        self._console.print()
+        self._lines.append("\n")
 
     def add(
         self, label: str, *words: Words, mark: Words = "", style: str = "dim", wrap: bool = True, lines: int = 0
@@ -66,18 +55,15 @@ class Page:
 
         `lines` limits the number of lines; 0 means no limit.
         """
-        head = Text.assemble((label, style), " " * max(LABEL - cell_len(label), 1), mark)
-        margin = head.cell_len
-        content = Text.assemble(*words)
-        wrapped = list(content.wrap(self._console, self.width - margin, overflow="fold")) if wrap else [content]
+        head = Styled((label, style), " " * max(LABEL - cell_len(label), 1), mark)
+        margin = cell_len(head.plain)
+        content = Styled(*words)
+        wrapped = content.wrapped(self.width - margin) if wrap else [content]
         if lines and len(wrapped) > lines:
             del wrapped[lines:]
-            wrapped[-1].truncate(self.width - margin - 1)
-            wrapped[-1].append("…")
+            wrapped[-1] = wrapped[-1].shortened(self.width - margin - 1) + Styled("…")
         for i, line in enumerate(wrapped):
-            whole = head + line if i == 0 else Text(" " * margin) + line
-            whole.rstrip()
-            self._console.print(whole, soft_wrap=True)
+            self._lines.append(((head if i == 0 else Styled(" " * margin)) + line).rendered(self._color))
 
 
 def bullets(page: Page, label: str, items: Sequence[str], *, style: str = "dim", most: int = BRIEF) -> None:

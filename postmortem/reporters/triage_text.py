@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from postmortem.core.report import Around, Report, RunReport
     from postmortem.reporters import RenderOptions
     from postmortem.reporters.shared.outline import Group
-    from postmortem.reporters.text_page import Words
+    from postmortem.reporters.styled import Words
 
 _SCREEN = 40  # lines of a usual terminal window; a page of more runs than _EACH is made to fit
 _EACH = 10  # runs that failed or are suspect, each of which is told in full

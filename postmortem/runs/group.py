@@ -28,6 +28,7 @@ from postmortem.runs.file_names import (
 from postmortem.runs.loggers import FOLDERS_OF_EVENTS, NAMELESS, one_log_and_its_tables, two_loggers
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
+from postmortem.runs.splits import SPLITS, name_splits, split_tables
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, real_path, runs_in
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from postmortem.core.model import Problem
 
-_SPLITS = {"train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test"}
 _HPARAMS_FOLDER = re.compile(r"\d{9,}(?:\.\d+)?$")
 _ATTEMPT = re.compile(r"(?P<stem>.*[A-Za-z])[-_.]?(?:attempt|try|part|restart|resume)?[-_.]?(?P<number>\d{1,2})")
 _FOLDERS_OF_RUNS = ("wandb", "lightning_logs", "vis_data")
@@ -117,6 +117,7 @@ class Grouping:
         "separate_loose_files",
         "join_namesakes",
         "join_the_only_run",
+        "tell_splits_apart",
     )
 
     def __init__(self, root: Path, files: list[ClaimedFile], problems: list[Problem]) -> None:
@@ -143,14 +144,16 @@ class Grouping:
         return [self._run(home, key, members) for (home, key), members in in_order]
 
     def place_by_path(self) -> None:
-        """A W&B run folder is a run; else the reader may name the home; ranks have folders of their own.
+        """A W&B run folder is a run, also out of ``wandb/``; else the reader may name the home; ranks have their own.
 
         torchrun's ``attempt_0/3/stderr.log`` and ``rank_3/train.log`` belong to the folder of all ranks.
         """
+        logs = Counter(file.path.parent for file in self.files if file.path.suffix == ".wandb")
         for file in self.files:
             folder = file.path.parent
             inside = (folder, *folder.parents)
             wandb_run = next((p for p in inside if p.parent.name == "wandb" and WANDB_RUN.fullmatch(p.name)), None)
+            wandb_run = wandb_run or next((p.parent for p in inside if p.name == "files" and logs[p.parent] == 1), None)
             home = wandb_run or self._home(file)
             if home is not None:
                 file.placed = True
@@ -173,7 +176,7 @@ class Grouping:
         newest = {file.path.parent: file.path for file in events}
         splits: dict[Path, set[Path]] = defaultdict(set)
         for folder in newest:
-            if folder.name.lower() in _SPLITS:
+            if folder.name.lower() in SPLITS:
                 splits[folder.parent].add(folder)
         for file in events:
             folder = file.path.parent
@@ -183,7 +186,7 @@ class Grouping:
             if above is not None and event_writer(above) == event_writer(file.path):
                 file.prefix = "" if _HPARAMS_FOLDER.fullmatch(folder.name) else folder.name
                 self._move(file, folder.parent)
-            elif folder.name.lower() in _SPLITS and splits[folder.parent] - {folder}:
+            elif folder.name.lower() in SPLITS and splits[folder.parent] - {folder}:
                 file.prefix = folder.name
                 self._move(file, folder.parent)
 
@@ -258,6 +261,8 @@ class Grouping:
                 keys[file.path] = by_job.setdefault(job, keys[file.path])
         self._join_attempts(members, keys)
         self._join_requeued(members, keys)
+        for group in split_tables(file.path for file in members if file.content == "table"):
+            keys.update(dict.fromkeys(group, min(keys[path] for path in group)))
         names = set(keys.values())
         if any(file.content == "table" and not keys[file.path] for file in members):
             return  # metrics.csv: the texts beside it are its own
@@ -335,6 +340,10 @@ class Grouping:
                 for file in (*here, *below):
                     file.home, file.key = folder, ""
 
+    def tell_splits_apart(self) -> None:
+        """The split in the names of two tables of one run becomes the prefix of their tags."""
+        name_splits(self.files)
+
     def _add_monitors(self) -> None:
         """A log of the machine belongs to the only run in its folder or below it; else it stands alone."""
         for file in self.monitors:
@@ -360,9 +369,8 @@ class Grouping:
         return homes
 
     def _run(self, home: Path, key: str, members: list[ClaimedFile]) -> RunFiles:
-        named = (
-            home_of(home) if self._homes_in[home_of(home)] == 1 else home
-        )  # with others in it, it tells none of them
+        alone = self._homes_in[home_of(home)] == 1  # with others in it, it tells none of them
+        named = home_of(home) if alone else home
         relative = named.relative_to(self.root).as_posix() if self.root in named.parents else ""
         own = name_of_history(home, self.root, alone=len(members) == len(self.files))
         name = own or "/".join(p for p in (relative, key) if p) or home_of(home.resolve()).name

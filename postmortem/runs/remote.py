@@ -38,6 +38,7 @@ _PROBE = 4096
 """Bytes before the end of a copy that show whether the file only grew."""
 _MOST_FILES = 100_000
 _HTTP = ("http://", "https://")
+_LOGGERS = ("fsspec", "s3fs", "gcsfs", "aiohttp", "aiobotocore", "botocore", "google", "asyncio")
 _JUDGED_WHOLE = {".json", ".gz", ".xz", ".bz2", ".zst", ".db", ".sqlite", ".sqlite3"}
 """Endings of files of which the first 4 KiB may not show what they hold."""
 
@@ -82,13 +83,15 @@ def copied(url: str) -> Copy:
         import fsspec
     except ImportError as error:
         raise MissingExtra(url, "remote") from error
+    _silence()
     try:
         system, root = fsspec.core.url_to_fs(url)
         system.invalidate_cache()
         return _copied(system, root, url)
     except FileNotFoundError as error:
-        why = f" ({error.__cause__})" if error.__cause__ is not None else ""  # such as a refused connection
-        raise NotFoundError(f"{url}: no such file or folder{why}") from error
+        if (why := _unreachable(error.__cause__)) is not None:
+            raise PostmortemError(f"{url}: cannot be read: {why}") from error
+        raise NotFoundError(f"{url}: no such file or folder") from error
     except ImportError as error:  # the package of a protocol, which fsspec names
         raise PostmortemError(f"{url}: {error}") from error
     except ValueError as error:  # a protocol that fsspec does not know
@@ -99,6 +102,24 @@ def copied(url: str) -> Copy:
         raise PostmortemError(
             f"{url}: cannot be read: {' '.join(str(error).split()) or type(error).__name__}"
         ) from error
+
+
+def _silence() -> None:
+    """What file systems log is in their errors as well, and where nobody listens Python prints it, with tracebacks."""
+    import logging
+
+    for logger in map(logging.getLogger, _LOGGERS):
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+
+
+def _unreachable(cause: BaseException | None) -> str | None:
+    """Why fsspec did not find a file, where that is not because there is none: it has one exception for both."""
+    status = getattr(cause, "status", None)
+    if cause is None or status in (404, 410):
+        return None
+    answer = f"the server answers {status} {getattr(cause, 'message', '')}".rstrip()
+    return answer if status is not None else " ".join(str(cause).split()) or type(cause).__name__
 
 
 def _copied(system: Any, root: str, url: str) -> Copy:

@@ -36,8 +36,8 @@ def copy_runs(url: str, name: str, folder: Path) -> None:
         if len(parts) == 3:
             _copy(api.run("/".join(parts)), folder, url)
             return
-        for run in api.runs("/".join(parts), lazy=False):
-            _copy(run, folder / run.id, url)
+        for run in api.runs("/".join(parts), lazy=False):  # these lack the SDK's own settings, the step metrics
+            _copy(api.run("/".join([*parts, run.id])), folder / run.id, url)
     except Exception as error:  # network, key, server: the SDK has exceptions of several packages
         if isinstance(getattr(error, "exc", error), ValueError):  # of a run that is not there, wrapped by the SDK
             raise NotFoundError(f"{url}: {_line(error)}") from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from postmortem.core.blame import Blame, Check, NonfiniteLoss
 from postmortem.silent.facts import Backward
 from postmortem.silent.faults import FAULTS, NotChecked
+from postmortem.silent.faults._losses import against_constant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,19 @@ def of_plateau(looks: Sequence[Look]) -> list[Blame]:
         except Exception as error:  # noqa: BLE001 - as in `judge`
             FAULTS.fault(kind, "of_plateau", error)
     return found
+
+
+def learns_nothing(looks: Sequence[Look]) -> str | None:
+    """What is to be said of a loss that does not fall below that of a constant prediction; None if one does, or if no
+    plain loss was seen often enough."""
+    compared = [found for look in looks if look.steps and (found := against_constant(look)) is not None]
+    if not compared or any(not found.as_constant for found in compared):
+        return None
+    first = compared[0]
+    return (
+        f"the loss stays at {first.early:.3g}; the best constant prediction, which ignores the inputs, has "
+        f"{first.alone:.3g}: so far the model has learnt nothing from its inputs, for a reason that was not found"
+    )
 
 
 def nonfinite_loss(looks: Sequence[Look]) -> NonfiniteLoss | None:

@@ -91,3 +91,21 @@ def test_many_points_are_sorted_in_pieces(codes: list[int], ranks: list[int]) ->
         patch.setattr("postmortem.core.points._SORTED_AT_ONCE", 8)
         order, bounds = points.by_tag_and_rank()
     assert (order.tolist(), bounds.tolist()) == (plain_order.tolist(), plain_bounds.tolist())
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 3), st.floats())), one_rank=st.booleans())
+def test_sorted_numbers_are_the_same(rows: list[tuple[int, int, float]], one_rank: bool) -> None:
+    """Once they are stored by tag and rank, the numbers are found in order of arrival as before, also in a copy and
+    after the ranks were set."""
+    code, value = np.array([r[0] for r in rows], np.int32), np.array([r[2] for r in rows], np.float64)
+    rank = np.array([0 if one_rank else r[1] for r in rows], np.int16)
+    points = Points(["a", "b", "c", "d"], code, np.arange(len(rows)), value.copy(), np.zeros(len(rows)), rank)
+    order, _ = points.by_tag_and_rank()
+    for _ in range(2):
+        np.testing.assert_array_equal(points.sort_values(order), value[order])
+    np.testing.assert_array_equal(points.value, value)
+    points.rank = np.zeros(len(rows), np.int16)
+    for same in (points, points.copy(), points.chosen(np.ones(len(rows), bool))):
+        np.testing.assert_array_equal(same.value, value)
+    order, _ = points.by_tag_and_rank()
+    np.testing.assert_array_equal(points.sort_values(order), value[order])

@@ -44,6 +44,7 @@ _LISTS = {
         nce | nonlinear_loss | noise_loss | minibatch_loss
     """,
     "val_loss": """
+        nme | validation_nme | Error (MPJPE) | PA-MPJPE | val/wer | WER | test_cer |
         val/loss | val_loss | eval_loss | validation loss | Loss/val | val lm loss value | valid_loss | test/loss |
         valLoss | eval/loss | test_loss | Test Loss | test loss | validation_loss | validation/loss | dev_loss |
         Loss/test | val_total_loss | eval_total_loss | val_nll | valid_nll | val_mse | val_mae | val_rmse |

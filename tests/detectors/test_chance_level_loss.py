@@ -331,3 +331,15 @@ def a_score_that_began_far_below_the_share_it_settles_at(base):
         "val/accuracy": (steps, score),
         "val/loss": (steps, held_out),
     }
+
+
+@quiet(ChanceLevelLoss)
+def a_precision_of_boxes_at_a_third(base):
+    """It is no share of right answers, and a part of a loss near ln(3) is no loss of guessing among three classes."""
+    n = 35
+    tags = {
+        "dfl_loss": 1.126 * noise(0.01, n),
+        "box_loss": np.linspace(1.9, 1.2, n),
+        "mAP50-95": 0.3235 * noise(0.04, n),
+    }
+    return {tag: (np.arange(1, n + 1), values) for tag, values in tags.items()}

@@ -100,3 +100,17 @@ def test_attempts_that_failed_where_nothing_was_trained(tmp_path: Path) -> None:
     (tmp_path / "slurm.out").write_text(log + f"Thu Aug 21 01:50:46 2025\n{table}{steps}")
     [run] = postmortem.scan(tmp_path).runs
     assert "crash" not in {f.name for f in run.findings if f.severity != "info"}
+
+
+def test_an_exception_of_a_program_that_trains_nothing_and_goes_on(tmp_path: Path) -> None:
+    """A tracker's own log, or a server's: it logged the exception of a part of it and went on. In a log with a loss, or
+    as the last word, it is a crash."""
+    stack = 'Traceback (most recent call last):\n  File "/lib/system_info.py", line 214, in _save\n    call()\n'
+    error = "2026-04-27 03:48:12,936 ERROR Thread:1 [info.py:221] Error\n" + stack + "FileNotFoundError: no 'conda'\n"
+    others = [f"2026-04-27 03:48:{n},110 DEBUG Thread:1 [sender.py:{n}] send: stats\n" for n in range(13, 43)]
+    losses = "".join(f"step {n} loss {2 / n:.4f}\n" for n in range(1, 20))
+    for text, verdict in ((error + "".join(others), "not-judged"), ("".join(others) + error, "failed")):
+        (tmp_path / "debug-internal.log").write_text(text)
+        assert postmortem.scan(tmp_path).runs[0].verdict == verdict
+    (tmp_path / "debug-internal.log").write_text(losses + error + "".join(others))
+    assert postmortem.scan(tmp_path).runs[0].verdict == "failed"

@@ -338,3 +338,12 @@ def test_numbered_parts_beside_the_whole_are_not_judged(view_of):
     parts = {"mse_q2_mean": quarter, "lr": np.full(400, 0.1)}
     assert [f.step for f in LossSpike().detect(view_of(parts))] == [200]
     assert not list(LossSpike().detect(view_of(parts | {"mse_mean": 0.06 * noise(0.05, seed=2)})))
+
+
+def test_a_loss_at_its_floor_has_no_noise(view_of):
+    """Nearly all rows print 0.0497: any other number is a jump of many times the noise, and a remark."""
+    loss = np.full(150, 0.0497)
+    loss[:8] = (0.0511, 0.0506, 0.0541, 0.0955, 0.05, 0.0501, 0.0511, 0.0503)
+    loss[10::7] = 0.0496
+    loss[41] = 0.0902
+    assert {f.severity for f in LossSpike().detect(view_of({"loss": loss}))} <= {"info"}

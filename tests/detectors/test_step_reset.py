@@ -304,3 +304,14 @@ def test_rows_that_two_processes_write(tmp_path, second, severity):
     (tmp_path / "trainer_log.jsonl").write_text("".join(lines))
     (report,) = postmortem.scan(tmp_path / "trainer_log.jsonl").runs
     assert {f.severity for f in report.findings if f.name == "step-reset"} == {severity}
+
+
+def test_a_training_that_begins_after_the_summary_of_another(tmp_path):
+    """transformers' Trainer prints it at the end: whatever step is next, nothing went back."""
+    rows = [f"step {i} loss {2 / i + 0.3:.4f} lr 0.01\n" for i in range(20, 420, 20)]
+    summary = "step 400 train_runtime 2331.97 train_steps_per_second 2.983 train_loss 0.1268\n"
+    others = [f"step {i} loss {2 / i + 0.2:.4f} lr 0.01\n" for i in range(130, 420, 10)]
+    _, found = _restarts(tmp_path, *rows, summary, *others)
+    assert [how for how, _, _ in found] == ["info"]
+    _, found = _restarts(tmp_path, *rows, *others)
+    assert [how for how, _, _ in found] == ["warning"]

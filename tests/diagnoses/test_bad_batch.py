@@ -72,3 +72,18 @@ def test_a_loss_that_stays_up_without_a_gradient_is_no_bad_batch(story, course):
     assert told.name == "diverged"
     assert any("does not rise with the loss" in words for words in told.evidence_for)
     assert told.next[0].startswith("check what changed right before step 200")
+
+
+def test_few_rows_and_a_rising_rate_speak_against_a_stable_training(story, course):
+    """Three rows of a warm-up do not show what is usual; the sentence says how many there are."""
+    short = {
+        tag: np.r_[tags[-3:], np.full(30, np.nan)] for tag, tags in course().items() if tag in ("loss", "grad_norm")
+    }
+    told = story(short | {"lr": np.r_[1e-4, 2e-4, 3e-4, 4e-4 * np.ones(30)]}).diagnosis
+    assert told.name == "bad-batch-or-numerics"
+    assert told.summary.startswith("The training was stable in the 3 rows before: ")
+    assert [line.split(":")[0] for line in told.evidence_against] == [
+        "only 3 rows are logged before",
+        "lr was rising, from 0.0003 to 0.0004",
+    ]
+    assert not story(course(**NAN_FROM_200)).diagnosis.evidence_against

@@ -201,6 +201,14 @@ def test_texts_join_the_numbers_beside_them(tmp_path):
     assert {name: len(files) for name, files in got.items()} == {"exp": 5}
 
 
+def test_a_wandb_run_out_of_its_folder_is_one_run(tmp_path):
+    """Copied or downloaded alone, without ``wandb/`` around it; the output of two files side by side is nobody's."""
+    files = "run-20260101_000000-abc/run-abc.wandb", "run-20260101_000000-abc/files/output.log"
+    assert [sorted(run) for run in layout(tmp_path / "one", *files).values()] == [sorted(files)]
+    two = layout(tmp_path / "two", *files, "run-20260101_000000-abc/run-def.wandb")
+    assert [files[1]] in two.values()
+
+
 def test_several_wandb_runs_of_a_folder_are_several(tmp_path):
     """Two W&B runs in one wandb/ folder are two runs."""
     got = layout(tmp_path, *(f"exp/wandb/offline-run-20260101_00000{i}-abc{i}/run-abc{i}.wandb" for i in range(2)))

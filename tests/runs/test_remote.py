@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import lzma
 import os
 import re
@@ -106,6 +107,22 @@ def test_a_folder_of_runs(memory: Any, postmortem: Any) -> None:
     assert document["runs"][0]["sources"][0]["files"] == ["memory://jobs/a/train.log"]
     assert "postmortem-" not in called.out
     assert "$ postmortem" not in postmortem("scan", "memory://jobs/a").out  # the replay would look for files here
+
+
+@pytest.mark.parametrize(("status", "why"), [(404, None), (410, None), (403, "the server answers 403 Forbidden")])
+def test_what_a_server_answers(status: int, why: str | None) -> None:
+    """fsspec has one exception for a file that is not there and for a server that does not give it."""
+    cause = OSError()
+    cause.status, cause.message = status, "Forbidden"  # type: ignore[attr-defined]
+    assert remote._unreachable(cause) == why
+
+
+def test_show_names_the_url(memory: Any, postmortem: Any) -> None:
+    """The folder of the copy is gone when the command ends."""
+    memory.pipe("/runs/a/train.log", LOG.encode())
+    called = postmortem("show", "memory://runs/a")
+    assert (called.code, called.out.splitlines()[0]) == (0, "a  (memory://runs/a)"), called.out + called.err
+    assert json.loads(postmortem("show", "memory://runs/a", "--format", "json").out)["path"] == "memory://runs/a"
 
 
 def test_one_file_and_its_refresh(memory: Any) -> None:
@@ -218,9 +235,14 @@ def test_what_cannot_be_reached(tmp_path: Path, postmortem: Any, monkeypatch: py
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         refused = f"http://127.0.0.1:{unused.getsockname()[1]}/a.log"
-        for url, what in (("bogus://x/y", "bogus"), (refused, "onnect"), ("memory://none", "no such file")):
+        for url, what in (
+            ("bogus://x/y", "bogus"),
+            (refused, "read: Cannot connect"),
+            ("memory://none", "no such file"),
+        ):
             called = postmortem("scan", url)
             assert (called.code, what in called.err, called.err.count("\n")) == (2, True, 1), called.err
+    assert logging.getLogger("gcsfs").handlers  # else Python prints what it logs, with its tracebacks
     assert "local files only" in postmortem("checkpoints", "s3://a/b").err
     (tmp_path / "train.log").write_text(LOG)
     assert postmortem("scan", (tmp_path / "train.log").as_uri()).code == 1

@@ -148,10 +148,11 @@ def test_a_run_of_the_cloud(cloud: Server) -> None:
 
 
 def test_all_runs_of_a_project(cloud: Server) -> None:
-    """Each run of a project is a run."""
+    """Each run of a project is a run, on the same declared steps as alone."""
     cloud.runs = ["abc123", "def456"]
     report = postmortem.scan("wandb://team/project")
     assert sorted(run.path for run in report.runs) == [f"wandb://team/project/{name}" for name in cloud.runs]
+    assert [finding.step for run in report.runs for finding in run.findings if finding.code == "NAN001"] == [12_000] * 2
 
 
 @pytest.mark.parametrize("url", ["wandb://team", "wandb://team/project/run/more", "wandb://team//run"])

@@ -135,3 +135,11 @@ def test_a_history_is_no_log_that_the_program_wrote(tmp_path, monkeypatch):
     (tmp_path / "metrics.csv").write_text("step,loss\n" + "".join(f"{k + 1},{0.7 - 0.003 * k}\n" for k in range(20)))
     (view,) = [view for view in log_of(since) if view.of("loss")]
     assert {s.step[0] for s in view.of("loss")} == {1}
+
+
+def test_a_report_prints_no_replay_that_was_not_asked_for(tmp_path, postmortem):
+    """The culprit that a watch had named is in the page; only --replay prints what a replay found."""
+    named(tmp_path, kept(tmp_path, code=1, fault=STOPPED))
+    called = postmortem("report", tmp_path, "-o", tmp_path / "r.html")
+    assert (called.code, called.out) == (0, "")
+    assert "operator log" in (tmp_path / "r.html").read_text()

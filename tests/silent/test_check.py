@@ -15,9 +15,9 @@ pytest.importorskip("torch")
 
 from postmortem.core.blame import Check, CheckResult, NonfiniteLoss
 from postmortem.reporters.check_text import check_lines
-from postmortem.silent.facts import Backward
+from postmortem.silent.facts import Backward, LossComputed, Over, Place
 from postmortem.silent.faults import FAULTS
-from postmortem.silent.judge import nonfinite_loss
+from postmortem.silent.judge import learns_nothing, nonfinite_loss
 from postmortem.silent.look import Look
 from tests.cases import ROOT
 
@@ -193,3 +193,13 @@ def test_a_program_without_a_training(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "no process of the command stepped an optimizer" in done.stderr
     assert "no torch here" in done.stderr
+
+
+@pytest.mark.parametrize(("loss", "said"), [(0.7, "the loss stays at 0.7"), (0.4, None), (9.0, None)])
+def test_a_loss_as_of_a_constant_prediction_is_said(loss: float, said: str | None) -> None:
+    """Two classes of one size: one near ln 2 is no better than an answer that ignores the inputs."""
+    at = Place("train.py", 3)
+    computed = [LossComputed("cross_entropy", step, True, (8, 2), (8,), labels={"0": 4, "1": 4}) for step in range(3)]
+    passes = [Backward(step, loss, ("NllLossBackward0",), at=at) for step in range(90)]
+    found = learns_nothing([Look([*computed, *passes, Over(ended=True, steps=90)])])
+    assert (found is None) if said is None else (found or "").startswith(said)

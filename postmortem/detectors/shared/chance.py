@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from postmortem.core.roles import plain_name
 from postmortem.core.stats import centred_median, median, quantile
 
 if TYPE_CHECKING:
@@ -79,6 +81,18 @@ def _lost(loss: Series, score: Series) -> Lost | None:
     if not guesses or not len(before) or since.max() > 1.5 or before.max() < 1 + 2 * _NEAR_SCORE:
         return None
     return Lost(loss, score, k, int(np.argmin(smooth)), at)
+
+
+_ANSWERS = re.compile(
+    r"(?:^|[^a-z])(?:acc|accuracy|accu|prec@?1|top[ @-]?1|hit@?1|correct|auc|auroc|exact match|em)(?![a-z])"
+)
+"""Names of the share of right answers."""
+
+
+def counts_answers(score: Series) -> bool:
+    """Whether a score is by its name a share of right answers, which is 1/k for guesses; a precision of boxes or an
+    overlap is not."""
+    return _ANSWERS.search(plain_name(score.tag)) is not None
 
 
 def guessed(loss: Series, score: Series, known: list[int], *, least: int, above: float = 1.15) -> int:

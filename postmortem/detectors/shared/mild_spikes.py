@@ -69,8 +69,11 @@ def hardly_anything(series: Series, spike: Excursion) -> bool:
 
 
 def often_zero(series: Series, spike: Excursion) -> bool:
-    """Whether many losses before the spike are exactly 0, as of a hinge or triplet loss: any other is a jump then."""
-    return bool(np.mean(series.value[: spike.first] == 0) > _ZEROS)
+    """Whether many losses before the spike are exactly 0, as of a hinge or triplet loss, or most are one number, as of
+    a loss at its floor: any other is a jump then."""
+    before = series.value[: spike.first]
+    _, count = np.unique(before[-WINDOW:], return_counts=True)
+    return bool(np.mean(before == 0) > _ZEROS or count.max(initial=0) > 0.5 * WINDOW)
 
 
 def cheap(res: Residuals, spike: Excursion) -> bool:

@@ -23,6 +23,8 @@ _OFTEN = 0.1
 """Share of the steps after the first skipped one from which on skipping is no exception: the model hardly learns."""
 _STANDS, _TELLING = 5, 3
 """Rows and digits from which on a loss that does not change is no coincidence."""
+_LATE = 0.25
+"""The share of the lines from the first to the last skipped step that holds half of them, if they become more."""
 _ONCE_AN_EPOCH = 3
 """Skipped steps up to which their share says nothing."""
 
@@ -37,7 +39,7 @@ def reported_nonfinite(detector: BaseDetector, view: View, *, gradients: bool) -
     if any(s.role in ALWAYS_DEFINED and not np.isfinite(s.value).all() for s in view.series):
         return
     reports = [e for e in view.events if e.kind == "nan-report" and _is_gradient(e) == gradients]
-    skipped = [e for e in view.events if e.kind == "update-skipped"]
+    skipped = [e for e in view.events if e.kind in ("update-skipped", "nonfinite-replaced")]
     alone = [e for e in reports if not _handled(e, skipped)]
     if alone:
         first = alone[0]
@@ -46,7 +48,9 @@ def reported_nonfinite(detector: BaseDetector, view: View, *, gradients: bool) -
         yield _finding(detector, view, first, alone, severity)
     elif skipped and not gradients:
         first = skipped[0]
-        yield _finding(detector, view, first, skipped, "warning" if _often(view, first) else "info")
+        grows = _grow(skipped)
+        found = _finding(detector, view, first, skipped, "warning" if grows or _often(view, first) else "info")
+        yield replace(found, message=f"{found.message}; {grows}") if grows else found
 
 
 def _is_gradient(event: Event) -> bool:
@@ -97,6 +101,16 @@ def _often(view: View, event: Event) -> bool:
     return count > _ONCE_AN_EPOCH and count > _OFTEN * after
 
 
+def _grow(skipped: list[Event]) -> str | None:
+    """That half of many skipped steps are in the last part of the lines from the first to the last, in words."""
+    only = skipped[0]
+    half, last = only.fields.get("half_line"), only.fields.get("last_line")
+    if len(skipped) > 1 or only.line is None or not isinstance(half, int) or not isinstance(last, int):
+        return None
+    share = (last - half) / max(1, last - only.line)
+    return f"they become more: half of them are in the last {share:.0%} of the lines between" if share < _LATE else None
+
+
 def _finding(detector: BaseDetector, view: View, event: Event, all_of: list[Event], severity: Severity) -> Finding:
     names = [str(n) for e in all_of for n in e.fields.get("parameters") or [e.fields.get("parameter")] if n]
     finding = detector.reported(event)
@@ -105,6 +119,8 @@ def _finding(detector: BaseDetector, view: View, event: Event, all_of: list[Even
     also = f", which names {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}" if names else ""
     if event.source == "watch":
         text = f"`postmortem run` saw it at step {event.step}"
+    elif event.kind == "nonfinite-replaced":
+        text = f"a non-finite value was replaced {f'{count} times' if count > 1 else 'once'}, as {where} reports"
     elif event.kind == "update-skipped":
         text = f"{count} step{'s' if count > 1 else ''} skipped for a non-finite value, as {where} reports"
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -36,6 +35,8 @@ def add_names(database: Path, run: str, reading: Reading) -> None:
     """The name of a run, that of its experiment, and when it began, which are in a database of SQLite."""
     if not database.is_file():
         return
+    import sqlite3  # most scans need none
+
     try:
         with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as opened:
             opened.execute("PRAGMA trusted_schema = OFF")

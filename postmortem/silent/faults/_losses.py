@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from postmortem.silent.facts import LossComputed, Place
+from postmortem.silent.facts import Backward, LossComputed, Place
 from postmortem.silent.faults.base import NotChecked
 from postmortem.silent.source import source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from postmortem.silent.facts import Backward
     from postmortem.silent.look import Look
 
 SEEN = 3
@@ -23,6 +23,12 @@ SEEN = 3
 _PLAIN = ("NllLoss", "BinaryCrossEntropy", "MseLoss")
 MOST = 0.8
 """In so many of those that were looked at."""
+_WARM, _EARLY = 20, 100
+_STEPS = 40
+_CHANCE, _ABOVE = 0.93, 1.2
+"""Of the loss that the labels alone would give: between these it is that of a constant prediction."""
+_LATE = 0.75
+"""Of the same: what the end of a training stays above, when it may have learnt samples by heart."""
 
 
 def lines(look: Look, *names: str, values: bool = True) -> Iterator[list[LossComputed]]:
@@ -96,3 +102,32 @@ def no_prediction(look: Look) -> float | None:
         x.values["size"] for x in look.of(LossComputed) if x.trained and x.name == "mse_loss" and "size" in x.values
     ]
     return fmean(sizes) if len(sizes) > 2 else None
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstConstant:
+    """The mean loss of early and of the last steps, and alone: that of the best constant prediction."""
+
+    early: float
+    late: float
+    alone: float
+
+    @property
+    def nothing_early(self) -> bool:
+        """Nothing was learnt early, and later nothing but samples by heart."""
+        return self.early >= _CHANCE * self.alone and self.late >= _LATE * self.alone
+
+    @property
+    def as_constant(self) -> bool:
+        """All along it is no better, and not much worse, than a constant prediction."""
+        return all(_CHANCE * self.alone <= loss <= _ABOVE * self.alone for loss in (self.early, self.late))
+
+
+def against_constant(look: Look) -> AgainstConstant | None:
+    """None if too few steps with a plain loss of labels were seen."""
+    losses = [(b.step, b.loss) for b in look.of(Backward) if b.loss is not None and plain(b)]
+    early = [loss for step, loss in losses if _WARM <= step < _EARLY]
+    alone = constant_prediction(look)
+    if len(early) < _STEPS or alone is None:
+        return None
+    return AgainstConstant(fmean(early), fmean([loss for _, loss in losses][-8:]), alone)

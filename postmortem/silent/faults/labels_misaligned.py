@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from postmortem.silent.facts import Backward, LoaderBegun, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._inputs import loaders
-from postmortem.silent.faults._losses import constant_prediction, plain
+from postmortem.silent.faults._losses import against_constant, plain
 from postmortem.silent.faults._pairs import apart
 
 if TYPE_CHECKING:
@@ -15,13 +14,6 @@ if TYPE_CHECKING:
 
     from postmortem.core.blame import Blame
     from postmortem.silent.look import Look
-
-_WARM = 20
-_STEPS = 40
-_CHANCE = 0.93
-"""Of the loss that the labels alone would give: what an early part of the training stays above."""
-_LATE = 0.75
-"""The same for its end, when it may have learnt samples by heart."""
 
 
 @fault
@@ -47,25 +39,23 @@ class LabelsMisaligned(BaseFault):
     checks = "the training loss falls below that of a constant prediction"
 
     def blames(self, look: Look) -> Iterator[Blame]:
-        losses = [b for b in look.of(Backward) if b.loss is not None and plain(b)]
-        early = [b.loss for b in losses if _WARM <= b.step < 100 and b.loss is not None]
-        alone = constant_prediction(look)
-        if len(early) < _STEPS or alone is None:
-            raise NotChecked(f"fewer than {_STEPS} steps with a plain loss of labels were seen")
-        late = fmean([b.loss for b in losses if b.loss is not None][-8:])
-        if fmean(early) < _CHANCE * alone or late < _LATE * alone:
+        compared = against_constant(look)
+        if compared is None:
+            raise NotChecked("too few steps with a plain loss of labels were seen")
+        if not compared.nothing_early:
             return
+        losses = [b for b in look.of(Backward) if b.loss is not None and plain(b)]
         found = _together(look) or next((f for f in (apart(file) for file in _files(losses)) if f), None)
         if found is None:
             raise NotChecked("the loss does not fall below that of a constant prediction, for an unknown reason")
         at, why = found
         yield self.blame(
             at,
-            f"the loss is {fmean(early):.3g} in the first steps and {late:.3g} in the last ones; the best constant "
-            f"prediction, which ignores the inputs, has {alone:.3g}; {why}",
+            f"the loss is {compared.early:.3g} in the first steps and {compared.late:.3g} in the last ones; the best "
+            f"constant prediction, which ignores the inputs, has {compared.alone:.3g}; {why}",
             confirm="look at a few samples with their labels right before the model",
-            loss=fmean(early),
-            labels_alone=alone,
+            loss=compared.early,
+            labels_alone=compared.alone,
         )
 
 

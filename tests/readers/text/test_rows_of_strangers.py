@@ -266,3 +266,38 @@ def test_a_phase_of_epochs_before_one_of_batches(tmp_path: Path) -> None:
     (found,) = (f for f in postmortem.scan(tmp_path).runs[0].findings if f.name == "step-reset")
     assert found.severity == "info"
     assert "Stage 2" in found.message
+
+
+def test_numbers_between_rules_are_epochs(tmp_path: Path) -> None:
+    """``-----3------`` heads the rows of an epoch."""
+    rows = [line for e in range(12) for line in (f"-----{e}------", f"train_mean loss: {2 / (e + 1):.4f}")]
+    run = _run(tmp_path, rows)
+    assert run.step_axis == "epoch"
+    assert run.series("train_mean loss").index.tolist() == list(range(12))
+
+
+def test_conlleval_of_two_sets(tmp_path: Path) -> None:
+    """A heading above each report names its data; one name for both would swing between the two."""
+    rows = []
+    for n in range(1, 9):
+        rows += [f"step {100 * n}, NER loss: {30 / n:.4f}"]
+        for word, off in (("dev", 0.0), ("test", 5.0)):
+            f1 = 60 + n + off
+            rows += [f"evaluate:{word}", f"processed 5 tokens with 3 phrases; found: {n} phrases; correct: 2.", ""]
+            rows += [f"accuracy:  9{n}.00%; precision:  {f1:.2f}%; recall:  {f1 - 1:.2f}%; FB1:  {f1:.2f}", ""]
+            rows += [f"              LOC: precision:  {f1 - 3:.2f}%; recall:  50.00%; FB1:  {f1 - 4:.2f}  1669", ""]
+    run = _run(tmp_path, rows)
+    assert run.series("dev FB1").tolist() == [61.0 + n for n in range(8)]
+    assert run.series("test FB1").tolist() == [66.0 + n for n in range(8)]
+    assert len(run.series("test LOC precision")) == 8
+
+
+def test_an_epoch_and_a_counter_with_a_colon(tmp_path: Path) -> None:
+    """``[2 :  89000] loss G : 2.131``, as ``[2, 89000]``; what NCCL prints of a node is no metric."""
+    rows = [
+        f"[{e} : {n:>6}] loss G : {5 / (e + 1):.3f} loss D : -0.{n // 100}" for e in range(3) for n in (100, 200, 300)
+    ]
+    rows.insert(0, "gpu-a800-0070:7543:7543 [7] NCCL INFO cudaDriverVersion 11080")
+    run = _run(tmp_path, rows)
+    assert set(run.frame.tag) == {"loss G", "loss D"}
+    assert run.series("loss G").index.tolist() == [100, 200, 300, 400, 500, 600, 700, 800, 900]

@@ -55,6 +55,19 @@ def a_generator_that_is_seeded_anew() -> str:
     return loop(generator, "part = torch.randint(0, 240, (8,), generator=generator)", "xb, yb = x[part], y[part]")
 
 
+NUMPY = "part = torch.from_numpy(rng.integers(0, 240, 8))"
+
+
+@blamed(SameBatchRepeated, at="rng = numpy.random.default_rng(1)")
+def a_generator_of_numpy_that_is_made_anew() -> str:
+    return loop("rng = numpy.random.default_rng(1)", NUMPY, "xb, yb = x[part], y[part]", before="import numpy")
+
+
+@quiet(SameBatchRepeated)
+def a_generator_of_numpy_with_another_seed_in_each_step() -> str:
+    return loop("rng = numpy.random.default_rng(step)", NUMPY, "xb, yb = x[part], y[part]", before="import numpy")
+
+
 @quiet(SameBatchRepeated)
 def a_generator_that_goes_on() -> str:
     return loop(

@@ -6,6 +6,7 @@ import re
 from typing import ClassVar
 
 from postmortem.readers.text.dialects import Dialect, dialect
+from postmortem.readers.text.records.miner import mine
 from postmortem.readers.text.records.record import Record, Row, Value
 from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
 
@@ -20,25 +21,42 @@ class ConllClass(Dialect):
     """``LOC: precision:  61.97%; recall:  55.07%; FB1:  58.21  123``: the scores of one class, after those of all.
 
     The tags begin with the class, so the series without one holds only the scores of all classes. The last number is
-    how many were found.
+    how many were found. A heading just above (``evaluate:dev``) names the data, which the tags then begin with.
 
     Format: conlleval.pl of the CoNLL shared tasks, and its translations to Python.
     """
 
     name = "conlleval"
     priority = 27
-    needles: ClassVar[tuple[str, ...]] = ("recall:",)
     _of_class = re.compile(
         rf"(?:^\s*+|[-:|\]]\s++|\s\s)(?P<label>[A-Za-z_][^\s:;,=]{{0,60}}):?\s++precision:\s*+(?P<precision>{_CELL})%?;"
         rf"\s*+recall:\s*+(?P<recall>{_CELL})%?;\s*+(?P<f1>F\w*):\s*+(?P<value>{_CELL})%?(?:\s++\d++)?\s*$"
     )
+    _of_all = re.compile(r"(?:^\s*+|[-:|\]]\s++)accuracy:\s++[\d.]++%; precision:")
+    _heading = re.compile(
+        r"(?i)\W{0,6}(?:evaluat|validat|test)(?:e|ing|ion)(?: on)?(?: the)? ?[: ] ?(?P<word>dev|test|valid\w*)\b"
+    )
+    content: ClassVar[re.Pattern[str] | None] = re.compile(rf"{_heading.pattern}|.*precision:.*recall:", re.I)
+
+    def __init__(self) -> None:
+        self.data: dict[int, tuple[int, str]] = {}
+        """The last line about these data, and the word for them, by rank."""
 
     def parse(self, row: Row) -> Record | None:
-        match = self._of_class.search(row.text)
-        if match is None:
+        if len(row.text) < 60 and (heading := self._heading.match(row.text)):
+            self.data[row.rank] = row.line, heading["word"]
             return None
-        cells = (("precision", "precision"), ("recall", "recall"), (match["f1"], "value"))
-        return Record([Value(f"{match['label']} {name}", number(match[k]), *match.span(k)) for name, k in cells])
+        match = self._of_class.search(row.text)
+        record = mine(row.text) if match is None and self._of_all.search(row.text) else None
+        if match is not None:
+            cells = (("precision", "precision"), ("recall", "recall"), (match["f1"], "value"))
+            named = [Value(f"{match['label']} {name}", number(match[k]), *match.span(k)) for name, k in cells]
+            record = Record(named)
+        line, word = self.data.get(row.rank, (0, ""))
+        if record is not None and word and 0 < row.line - line <= _REACH:
+            record.evaluation, record.split, record.once = True, word, True
+            self.data[row.rank] = row.line, word
+        return record
 
 
 @dialect

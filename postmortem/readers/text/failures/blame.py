@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _IMPORTS = ("ImportError", "ModuleNotFoundError")
 _PRINTED_ON = 10
 """Lines of other output after a failed import that show that it was caught."""
+_OF_ANY_PROGRAM = ("generic-exception", "not-found")
+"""Exceptions that no entry describes as one of a training."""
 _SCHEDULER = ("slurm-cancelled", "slurm-time-limit", "slurm-preempted", "slurm-node-failure")
 """Slurm's reports that it ended the job, with a reason or without one."""
 _EXPLAINED_BY = {
@@ -110,6 +112,9 @@ def _lost(
         elif failure.last.attempt < last_attempt:
             failure.severity = "warning"  # the job was started again in the same file; the last attempt decides
         else:
+            usual = failure.signature.id in _OF_ANY_PROGRAM and failure.first.exception
+            if usual and not _died(failure) and _printed_on(failure, progress):
+                failure.fields["printed_on"] = True  # whether that matters depends on what the log holds otherwise
             lost.append(failure)
     return lost
 
@@ -153,8 +158,11 @@ def _died(failure: Failure) -> bool:
 
 def _is_optional(failure: Failure, progress: Progress, roles: set[Role]) -> bool:
     """Whether an import failed that the program can do without: it kept printing, and no death is reported."""
-    went_on = progress.ordinary - failure.last.ordinary >= _PRINTED_ON
-    return _is_import(failure) and went_on and ("wrapper" not in roles or "cause" in roles)
+    return _is_import(failure) and _printed_on(failure, progress) and ("wrapper" not in roles or "cause" in roles)
+
+
+def _printed_on(failure: Failure, progress: Progress) -> bool:
+    return progress.ordinary - failure.last.ordinary >= _PRINTED_ON
 
 
 def _is_import(failure: Failure) -> bool:

@@ -28,6 +28,8 @@ _REPORTED_WITHIN = 40
 """Lines after a failure within which its program reports that it continues."""
 _MOST, _MOST_ALIKE = 20_000, 1_000
 """Occurrences that are kept, and those with the same key."""
+_TELLING = 10
+"""Occurrences from which on it is told by which line half of them had come."""
 _MOST_PARAMETERS = 100
 _FLUSHED = 8192
 """Bytes that a process may still write from its buffer after it failed: fewer do not show that it continued."""
@@ -184,6 +186,8 @@ class Failure:
             fields |= {"count": self.count, "last_line": self.last.line}
             if latest := self._latest(fields):
                 fields["last"] = latest
+            if self.count == len(self.members) >= _TELLING:
+                fields["half_line"] = self.members[self.count // 2].line
             if len(names := self._parameters()) > 1:
                 fields["parameters"] = names
         if len(self.ranks) > 1 or (self.ranks and self.count > 1):

@@ -65,6 +65,7 @@ _LAST_WORDS = re.compile(
     r"(?i:\b(?:final|fine-?tuned) (?:model|weights|checkpoint)s? (?:is |was |has been )?saved\b"
     r"|\bsaved (?:the )?final (?:model|weights|checkpoint)\b|\b(?:completing|finishing) (?:the )?training in \d"
     r"|\bearly stopping (?:due to|because|since) |^\W{0,4}early stopped[.!]*$)"
+    r"|\bfor W&B process to finish\.\.\. \(success\)"  # W&B's word that the program ended without an exception
 )
 """What programs of one's own print at the end of a training."""
 _COUNTED_PATIENCE = re.compile(
@@ -72,6 +73,7 @@ _COUNTED_PATIENCE = re.compile(
 )
 COMPLETED_ANCHORS = (
     *(
+        "(success)",
         "Trainer.fit",
         "train_runtime",
         "omplete",

@@ -9,6 +9,7 @@ INERT = re.compile(
     r"|File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
     r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning"
     r"|\(\d{1,4}\): \w{1,60}(?: = |\()"  # settings and modules, numbered: "(33): optimizer_lr = 0.0001"
+    r"|[\w.\-]{1,120}+:\d+:\d+ (?:\[\d+\] )?\w{0,20} ?(?:NCCL|RCCL) (?:INFO|WARN|TRACE)"  # NCCL: node:pid:tid [rank]
     r"|engine/trainer: \w+=\S+, \w+="  # Ultralytics prints its settings
     r"|\w+Thr(?:ead)?\w*:\d+ +\[\w+\.py:|(?:CPU|Run|Turnaround) time :\s{2}"  # W&B's own log, LSF's summary
     r"|(?:Max|Average) (?:Memory|Swap|Processes|Threads) :\s{2}"

@@ -24,14 +24,17 @@ _ORDINAL_HEAD = re.compile(
 _COUNT_HEAD = re.compile(r"\s*+(?i:after) (?P<n>\d{1,12}) (?P<what>(?i:epochs|steps|iterations|updates))\s?(?=[:,]|$)")
 _EPOCH_LABEL = re.compile(r"\s*+\[[Ee]p?(?P<n>\d{1,6})\]\s")
 """``[E3] step 20 loss 1.4``."""
+_RULED = re.compile(r"\s*+[-=*#~]{3,80}+ ?(?P<n>\d{1,6}) ?[-=*#~]{3,80}+\s*+$")
+"""A heading of nothing but a number between two rules: ``-----40------``."""
 _CLOSING = {"<": ">", "(": ")", "": ">"}
 """How a number in brackets at the start of a row ends, by how it begins."""
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
 _EPOCH_AHEAD = re.compile(r"(?i)[ ,|]{1,4}+epo?ch ?[:=] ?\d")
 _EPOCH_AFTER = re.compile(r" [Ee]poch\b(?!\s{0,3}[:=#\[(]{0,2}\s{0,2}\d)")
 """After the number of an epoch: ``5/100 in 0 epoch``; what follows is no other number of it."""
-_PAIR = re.compile(r"\s*+,\s*+\d++\s*+\](?!\s*+[\],])")
-"""What follows the epoch of ``[3, 100] loss: 1.2``; the row of a matrix is longer, or goes on with a comma."""
+_PAIR = re.compile(r"(?:\s*+,\s*+|\s{1,4}:\s{0,8}|:\s{1,8})\d++\s*+\](?!\s*+[\],])")
+"""What follows the epoch of ``[3, 100] loss: 1.2`` and of ``[2 :  8900] loss: 1.2``; the row of a matrix is longer, or
+goes on with a comma."""
 _ENTRY = re.compile(r":\s++\d++,?\s*+$")
 _SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
 _BEST = re.compile(r"(?i)(?<!new )\bbest\b")
@@ -206,7 +209,7 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     elif before == "[" and record.epoch is None and _PAIR.match(text, match.end()):
         record.epoch = value
         record.at["epoch"] = span
-    elif before == "," and after[:1] == "]" and record.epoch is not None and record.n is None:
+    elif before in (",", ":") and after[:1] == "]" and record.epoch is not None and record.n is None:
         record.n, record.level = value, Trust.LOCAL
         record.at["n"] = span
     elif before == "[" and after[:1] == "]" and record.step is None:
@@ -257,9 +260,10 @@ def place_before_word(record: Record, match: re.Match[str], text: str, gap: str)
 
 
 def ordinal_head(record: Record, text: str, start: int) -> int:
-    """Take the position at the head of a row, ``3th epoch, train loss: 0.5``, ``After 100 steps:``; returns where it
-    ends, or `start`."""
+    """Take the position at the head of a row, ``3th epoch, train loss: 0.5``, ``After 100 steps:``, ``----- 3 -----``;
+    returns where it ends, or `start`."""
     found = _ORDINAL_HEAD.match(text, start) or _COUNT_HEAD.match(text, start) or _EPOCH_LABEL.match(text, start)
+    found = found or _RULED.match(text, start)
     if found is None:
         return start
     what = found.groupdict().get("what", "epoch")

@@ -42,7 +42,8 @@ class Loaders(Watcher):
         self.wrap(random, "seed", self._seeded)
         self.wrap(torch, "randint", self._drawn)
         if "numpy.random" in sys.modules:
-            self.wrap(sys.modules["numpy.random"], "seed", self._seeded)
+            for name in ("seed", "default_rng"):  # RandomState is a class, which programs compare types with
+                self.wrap(sys.modules["numpy.random"], name, self._seeded)
 
     def _made(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         loader = args[0]

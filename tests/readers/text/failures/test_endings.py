@@ -493,3 +493,11 @@ def test_a_heartbeat_that_was_missed_once(scan: Scan) -> None:
     reading = scan(STEPS + missed + source + "step 60 loss 0.05\n")
     assert reading.ended is None
     assert [(event.kind, event.severity) for event in reading.events] == [("rendezvous-heartbeat", "warning")]
+
+
+@pytest.mark.parametrize(("how", "ended"), [("success", "completed"), ("failed 1", None)])
+def test_how_the_program_ended_as_a_tracker_knows(scan: Scan, how: str, ended: str | None) -> None:
+    """W&B prints at the exit of a program whether an exception ended it."""
+    footer = "wandb: Run summary:\nwandb: train_loss 0.02829\nwandb: Synced 5 W&B file(s)\n"
+    reading = scan(STEPS + f"wandb: Waiting for W&B process to finish... ({how}).\n" + footer)
+    assert reading.ended == ended

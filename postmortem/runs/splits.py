@@ -1,0 +1,60 @@
+"""Tables of one run that differ in the split of the data: ``train.csv`` beside ``val.csv``."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from postmortem.runs.claimed import ClaimedFile
+
+SPLITS = {"train", "training", "learn", "val", "valid", "validation", "eval", "evaluation", "dev", "test"}
+"""Names of the parts of the data, in lower case; CatBoost writes ``learn`` and ``test``."""
+_HEAD = 1 << 14
+"""Bytes in which the first line of a table ends."""
+
+
+def name_splits(files: Iterable[ClaimedFile]) -> None:
+    """Gives such tables of one run the prefix of their tags."""
+    tables: dict[tuple[Path, str], list[ClaimedFile]] = defaultdict(list)
+    for file in files:
+        if file.content == "table":
+            tables[file.run].append(file)
+    for of_a_run in tables.values():
+        splits = {path: split for group in split_tables(f.path for f in of_a_run) for path, split in group.items()}
+        for file in of_a_run:
+            file.prefix = splits.get(file.path, file.prefix)
+
+
+def split_tables(tables: Iterable[Path]) -> list[dict[Path, str]]:
+    """Groups of tables whose names differ only in the split, and whose columns are the same: table -> its split.
+
+    A table whose columns name the split, ``val_loss``, has other columns than the one of the training.
+    """
+    named: dict[tuple[Path, str], dict[Path, str]] = defaultdict(dict)
+    for path in tables:
+        words = re.findall(r"[^\W_]+", path.stem.lower())
+        found = [word for word in words if word in SPLITS]
+        if len(found) == 1:
+            rest = " ".join("" if word == found[0] else word for word in words)
+            named[path.parent, f"{rest} {path.suffix.lower()}"][path] = found[0]
+    return [group for group in named.values() if len(set(group.values())) > 1 and _same_columns(group)]
+
+
+def _same_columns(tables: Iterable[Path]) -> bool:
+    """Whether the words of the first lines are the same, or those of one table are among those of the other."""
+    first = sorted((set(re.findall(rb"[A-Za-z_][^\s,;|\"]*", _first_line(path))) for path in tables), key=len)
+    return bool(first[0]) and all(smaller <= larger for smaller, larger in pairwise(first))
+
+
+def _first_line(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.readline(_HEAD)
+    except OSError:  # that it cannot be read is said where it is read
+        return b""
