@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.distinct import distinct
 from postmortem.core.printable import number
 from postmortem.core.roles import plain_name
 from postmortem.core.stats import median
@@ -28,6 +29,9 @@ _RECORD = re.compile(r"(?:^|[ /])(?:best|record)\b|\bso far\b")
 """Names of the best value up to now, which stays as it is until a better one comes."""
 _EXTREME = re.compile(r"(?:^|[ /])(?:max|min|maximum|minimum)(?=$|[ /])")
 """Names of the highest or lowest of many values, which may be a limit of the task."""
+_FIRST_POINTS, _LONG, _GOOD = 0.05, 50, 0.95
+"""The share of the points in which a score may still move that counts as one that never did, where so many more follow;
+a score from which on a model may have learned all that there is."""
 _TAIL = 10
 """A log that begins after so many times the steps that it shows is the tail of a training."""
 
@@ -47,6 +51,8 @@ class ConstantMetric(BaseDetector):
 
     Typical causes: a metric that is never reset or updated, an evaluation on an old copy of the model, predictions of a
     single class, frozen parameters, an optimizer that was given the wrong parameters.
+
+    A score that moves in its first points only (5 % of them), and then not for 50 and more, is reported below 95 %.
 
     What to try: print the metric's inputs at two steps; compare the weights of two checkpoints.
 
@@ -82,10 +88,11 @@ class ConstantMetric(BaseDetector):
             if rows < max(self.options.points, self.options.share * len(series)) or not self._telling(series, at):
                 continue
             since = "since its first point" if at == 0 else f"from step {series.step[at]} on"
+            one = _one_class(view, series, at) if series.role in _SCORES else ""
             yield self.found(
                 series,
                 at,
-                f"{series.tag} is exactly {number(series.value[-1])} {since}, in {rows} of {len(series)} points",
+                f"{series.tag} is exactly {number(series.value[-1])} {since}, in {rows} of {len(series)} points{one}",
                 end=len(series) - 1,
                 evidence={"value": series.value[-1], "rows": rows, "points": len(series)},
             )
@@ -121,12 +128,26 @@ class ConstantMetric(BaseDetector):
             # a score of zero has not begun yet; one below zero stands for none (COCO's -1: no such objects)
             saturated = value in (0.0, 1.0, 100.0, -1.0)
             best = float(np.max(series.value[:at], initial=-np.inf))
-            return not saturated and (at == 0 or value < 0.95 * best)
+            return not saturated and (at == 0 or value < 0.95 * best or _never_moved(series, at))
         if series.role == "reward" and at == 0 and value <= 0:
             return False  # _never_rewarded
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
         return digits(value) >= int(self.options.digits)
+
+
+def _never_moved(series: Series, at: int) -> bool:
+    """Whether a score that leaves much to be wished for stands still from the first points of a long training on."""
+    value, few = float(series.value[-1]), at <= _FIRST_POINTS * len(series)
+    return few and len(series) - at >= _LONG and value < _GOOD * (100 if series.value.max() > 1 else 1)
+
+
+def _one_class(view: View, series: Series, at: int) -> str:
+    """What a score that stands still while the loss still falls looks like, in words; "" if the loss does not."""
+    loss = view.main("loss") if series.role == "accuracy" else view.main("val_loss")
+    values = np.empty(0) if loss is None else loss.finite.value[loss.finite.step >= series.step[at]]
+    moves = len(values) >= _LONG and len(distinct(values)) > 0.5 * len(values)
+    return f", while {loss.tag} still changes: possibly all predictions are of one class" if loss and moves else ""
 
 
 def _memorised(view: View, step: int) -> bool:

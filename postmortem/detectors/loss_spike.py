@@ -22,6 +22,7 @@ from postmortem.detectors.shared.mild_spikes import (
     first_after_summary,
     hardly_anything,
     often_zero,
+    reward_grows,
     reward_holds,
     rounded,
 )
@@ -82,9 +83,10 @@ class LossSpike(BaseDetector):
     floor. Info as well if a schedule that
     is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the start of a rise
     that a slow change of one explains (the weight of a loss term), or if the log announces a new phase there in words
-    (not if unfrozen layers or the end of a warm-up cost half of what was learned), or if three and more jumps lie at
-    the multiples of one number of steps and recover (a program that resets something every 3000 steps), unless the peak
-    is above ten times the first level of the loss, or a classifier guesses from then on.
+    (not if unfrozen layers or the end of a warm-up cost half of what was learned), or if a reward has clearly risen
+    since the spike (the error of a value function grows with the returns that it predicts), or if three and more jumps
+    lie at the multiples of one number of steps and recover (a program that resets something every 3000 steps), unless
+    the peak is above ten times the first level of the loss, or a classifier guesses from then on.
 
     Known false positives: the start of a new data set or curriculum stage that is not logged; a single restart of the
     learning rate (if the schedule restarts several times, rises of the loss at a restart are ignored).
@@ -166,6 +168,8 @@ class LossSpike(BaseDetector):
                 logged = [s for s in view.series if (s.tag, s.rank) == (series.tag, series.rank)]
                 raw = max(logged, key=lambda s: int(s.step[-1]))
                 jump = self._spike(res, spike, None if high else change, None if high else period, mild, raw)
+                if grown := reward_grows(view, res.series, spike):
+                    jump = replace(jump, severity="info", message=f"{jump.message}, {grown}")
                 yield _with_more(jump, res.series, more) if more else jump
 
     def _returning(self, res: Residuals, found: list[Excursion], start: int) -> list[Excursion]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from postmortem.core.model import Finding
     from postmortem.core.view import View
 
+_USUALLY = 0.1
+"""The share of exact zeros from which on a loss is nothing by itself, as that of a pair that is far enough apart."""
+
 
 @detector
 class MaskedNonfinite(BaseDetector):
@@ -31,7 +34,7 @@ class MaskedNonfinite(BaseDetector):
 
     How: at least `points` exact zeros at the end of the series, after a value above `before`. After any non-zero value
     if every score falls to less than half of its value there, since a perfect loss with useless scores is not a
-    success.
+    success. A loss of which more than a tenth was exactly 0 before is passed over, unless the scores fall.
 
     Typical causes: any cause of nan-onset, hidden by the filter; also batches in which all labels are ignored (-100),
     or a loss multiplied by zero.
@@ -69,6 +72,8 @@ class MaskedNonfinite(BaseDetector):
             if zeros < self.options.points or not np.isfinite(recent).all():
                 continue
             lost = _lost_scores(view, int(series.step[at]))
+            if not lost and np.mean(series.value[:at] == 0) > _USUALLY:
+                continue
             if median(recent) < self.options.before and not lost:
                 continue
             grad = view.main("grad_norm")

@@ -76,3 +76,14 @@ def the_highest_of_many_rewards(base):
         "episode_return_max": np.minimum(-600 + np.arange(N) * 2.0, -335.2),
         "episode_return_mean": -900 + np.arange(N) * 1.01,
     }
+
+
+@fires(ConstantMetric, step=2)
+def an_accuracy_of_one_class_while_the_loss_falls(base):
+    """The share of the largest class, from the second epoch on."""
+    return {"loss": 0.6 + np.exp(-np.arange(N) / 30), "acc": np.where(np.arange(N) < 2, 0.28, 0.3135)}
+
+
+@quiet(ConstantMetric)
+def an_accuracy_that_has_learned_what_there_is(base):
+    return {"loss": 0.01 + np.exp(-np.arange(N) / 30), "acc": np.where(np.arange(N) < 2, 0.9, 0.9885)}

@@ -49,3 +49,13 @@ def a_strong_discriminator(base):
 def a_generator_that_catches_up(base):
     """Its loss falls while the discriminator's is low."""
     return {"Loss_D": then(D, 0.005 * D), "Loss_G": then(G, 6 * np.exp(-np.arange(N) / 150))}
+
+
+@fires(GeneratorCollapse, step=0)
+def a_discriminator_at_the_clamp_of_its_cross_entropy(base):
+    return {"errD1": np.full(N, 100.0), "g_loss1": np.zeros(N)}
+
+
+@quiet(GeneratorCollapse)
+def a_discriminator_that_left_the_clamp(base):
+    return {"errD1": then(np.full(N, 100.0), D), "g_loss1": G}

@@ -126,6 +126,16 @@ def test_a_jump_that_costs_no_reward_is_information(view_of, end, severity):
     assert (found.step, found.severity) == (120, severity)
 
 
+@pytest.mark.parametrize(("end", "severity"), [(28.0, "info"), (-1.0, "error")])
+def test_the_loss_of_a_critic_grows_with_the_returns(view_of, end, severity):
+    """It stays at its level of the first returns that are no noise, as long as they rise."""
+    rng = np.random.default_rng(5)
+    value = np.where(np.arange(100) < 20, 7e-4, 0.25) * np.exp(0.3 * rng.standard_normal(100))
+    reward = np.interp(np.arange(100), [0, 20, 100], [-1.6, -1.2, end]) + 0.1 * rng.standard_normal(100)
+    found = list(LossSpike().detect(view_of({"train/value_loss": value, "rollout/ep_rew_mean": reward})))
+    assert [(f.step, f.severity) for f in found] == [(20, severity)]
+
+
 @pytest.mark.parametrize(("evaluated", "severity"), [(119, "info"), (60, "warning")])
 def test_a_printed_mean_that_starts_again_after_an_evaluation(view_of, evaluated, severity):
     """The first rows of an epoch are the mean of few batches."""

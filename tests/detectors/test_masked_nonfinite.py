@@ -43,3 +43,9 @@ def a_small_loss_that_drops_to_zero_while_its_score_falls_to_chance(base):
     loss[200:] = 0
     accuracy[200:] = 0.1 * noise(0.1, seed=3)[200:]
     return base | {"train/loss": loss, "accuracy": accuracy}
+
+
+@quiet(MaskedNonfinite)
+def a_loss_that_was_zero_most_of_the_time(base):
+    """As that of a generator whose discriminator is saturated."""
+    return base | {"g_loss1": np.where((np.arange(N) > 150) & (np.arange(N) < 160), 12.0, 0.0)}

@@ -59,7 +59,7 @@ def scores_nothing(view: View) -> bool:
 _NO_SCORE, _NO_REWARD = 0.03, 0.01
 """The usual score in the second half of a run that learned nothing, a fraction, and the highest reward of all of it."""
 _DISCRIMINATOR = re.compile(
-    r"(?i:(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d)(?=[/_ .-]|$))|(?:^|[/_ .-])D(?=[A-Z])"
+    r"(?i:(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d\d?)(?=[/_ .-]|$))|(?:^|[/_ .-])D(?=[A-Z])"
 )
 _GENERATOR = later(r"(?i:(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$))|(?:^|[/_ .-])G(?=[A-Z])")
 _GUESSING = 2.1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import median, noise
 from postmortem.core.training_length import training_length
 from postmortem.detectors.shared.excursions import WINDOW
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
     from postmortem.detectors.shared.excursions import Excursion, Residuals
 
+_REWARDED = 10
+"""Fewer rewards after a spike do not show that the training goes on well."""
 _HARDLY = 0.03
 """The share of the first level of a loss that a spike may reach and still be next to nothing."""
 _ROUNDED = 10
@@ -36,6 +39,20 @@ def reward_holds(view: View, series: Series, spike: Excursion) -> bool:
             end = reward.value[-max(3, len(reward) // 10) :]
             return bool(median(end) >= median(before) - noise(reward.value))
     return False
+
+
+def reward_grows(view: View, series: Series, spike: Excursion) -> str | None:
+    """In words, that a reward has clearly risen since a spike: the error of a value function, which is squared, grows
+    with the returns that it predicts, and so does a loss that contains it. None if no reward has."""
+    for reward in (s.finite for s in view.of("reward")):
+        since = reward.step >= series.step[spike.first]
+        before, after = reward.value[~since], reward.value[since]
+        if len(before) < 3 or len(after) < _REWARDED:
+            continue
+        end = median(after[-max(3, len(after) // 10) :])
+        if end > before.max() + 2 * noise(reward.value) and np.mean(after > before.max()) > 0.5:
+            return f"as {reward.tag} rises from {number(median(before[-10:]))} to {number(end)} since then"
+    return None
 
 
 def rounded(res: Residuals, spike: Excursion, unit: float) -> bool:

@@ -224,6 +224,50 @@ def test_the_best_so_far_is_no_value_of_the_step(tmp_path: Path) -> None:
     assert postmortem.scan(tmp_path).runs[0].verdict == "healthy"
 
 
+def test_the_iteration_beside_the_epoch_and_its_batch(tmp_path: Path) -> None:
+    """OpenPCDet's rows: an epoch, the batch in it, each with a share, and the iteration under a name of its own."""
+    rows = [
+        f"Train:  {e:3d}/4 ({25 * e:3d}%) [{b:4d}/200 (5%)]  Loss: {9 / (200 * (e - 1) + b + 1):.4g} (1.3e+03)"
+        f"  LR: 3.3e-05"
+        for e in range(1, 5)
+        for b in range(0, 200, 20)
+    ]
+    run = _run(tmp_path, rows)
+    assert run.series("Loss").index.is_unique
+    assert len(run.series("Loss")) == 40
+    run = _run(tmp_path, [f"{row}  Acc_iter {20 * i + 1}  Data time: 0.1(0.1)" for i, row in enumerate(rows)])
+    assert run.series("Loss").index.tolist() == list(range(1, 801, 20))
+
+
+def test_a_batch_size_of_the_configuration_is_no_step(tmp_path: Path) -> None:
+    settings = "data_set=movies, factor=64, loss_type=log_loss, #epoch=50, batch=512, lr=0.05, optimizer=Adam, act=relu"
+    rows = [f"Epoch {e} [4.9 s]\ttrain={2 / e:.4f}, validation={2.1 / e:.4f} [1.8 s]" for e in range(1, 31)]
+    for head in (settings, "batch=512"):
+        run = _run(tmp_path, [head, *rows, "Best Iter(validation)= 28\t train = 0.0714, validation = 0.0750"])
+        assert run.series("train").index.tolist() == list(range(1, 31))
+        assert run.series("train").iloc[-1] == round(2 / 30, 4)
+
+
+def test_a_logger_and_a_level_with_a_colon_before_a_score(tmp_path: Path) -> None:
+    rows = []
+    for e in range(5, 65, 5):
+        rows += [f"Validation Results - Epoch: {e}", f"mAP: {60 + e / 10:.1f}%"]
+    run = _run(tmp_path, [f"2026-06-15 20:54:06 net.train INFO: {row}" for row in rows])
+    assert run.series("mAP").index.tolist() == list(range(5, 65, 5))
+
+
+def test_a_phase_of_epochs_before_one_of_batches(tmp_path: Path) -> None:
+    """The counter starts over where the second optimizer is announced, behind the tag of a program in brackets."""
+    rows = ["[v2] === Stage 1: Adam ==="]
+    rows += [f"[Adam-v2] ep= {e:4d}  total={2 / e + 0.5:.3e}  PDE=1.2e-2" for e in range(20, 2001, 20)]
+    rows.append("[v2] === Stage 2: quasi-Newton ===")
+    rows += [f"[BFGS] batch= {b:4d}  call= {9 * b}  total={0.5 - b / 1e3:.3e}" for b in range(1, 60)]
+    _run(tmp_path, rows)
+    (found,) = (f for f in postmortem.scan(tmp_path).runs[0].findings if f.name == "step-reset")
+    assert found.severity == "info"
+    assert "Stage 2" in found.message
+
+
 def test_numbers_between_rules_are_epochs(tmp_path: Path) -> None:
     """``-----3------`` heads the rows of an epoch."""
     rows = [line for e in range(12) for line in (f"-----{e}------", f"train_mean loss: {2 / (e + 1):.4f}")]

@@ -40,6 +40,7 @@ from postmortem.readers.text.records.placing import (
     place_unnamed,
     position_before,
     position_of_first,
+    rename_best,
     take_rank,
     value_after,
 )
@@ -349,12 +350,13 @@ class RowMiner:
         placed = record.step is not None or record.n is not None or record.epoch is not None
         if self.weak and demand:
             self._drop_weak(placed)
-        if is_listing(record):
+        if is_listing(record, text):
             return None
         if demand and self.leftover and not OBJECT.match(text, self.start) and self._is_prose(placed):
             return reversed_row(text, self.start) or epoch_anywhere(text, self.start)
         if not record.values and not placed:
             return reversed_row(text, self.start) if demand else None
+        rename_best(record)
         inherit_split(record, text)
         split_of_row(record, text, self.start)
         follow_held_out(record)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from postmortem.core.patterns import later
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.record import Record, Trust, Value
 from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, position
@@ -106,6 +107,16 @@ def of_the_best(record: Record, gap: str) -> bool:
     return bool(record.values and _BEST.search(record.values[-1].tag) and _WHERE_BEST.match(gap))
 
 
+_BEST_POSITION = re.compile(r"(?i)\bbest[ _](?:iter(?:ation)?|epoch|step|round)\b")
+
+
+def rename_best(record: Record) -> None:
+    """Values after the position of the best one are those of then: ``Best epoch: 35, train loss 0.09``."""
+    first = record.values[0].tag if record.values else ""
+    if _BEST_POSITION.search(first):
+        record.values[1:] = [value._replace(tag=f"best {value.tag}") for value in record.values[1:]]
+
+
 _PLACED = re.compile(
     r"(?P<name>.{2,60}?) (?:[Aa]t|[Aa]fter|@|[Ff]or|[Ii]n|[Oo]n) (?P<what>(?:\w{2,12} )?[A-Za-z]{2,9}):?"
 )
@@ -153,10 +164,11 @@ def position_of_first(record: Record, named: Named, raw: str, text: str, stop: i
 
 
 def place_in_epoch(record: Record, match: re.Match[str], before: str) -> bool:
-    """Take the second of ``[3][50/100]`` or ``[3/25][50/100]`` as the position in the epoch that the first names;
-    `before` is what stands between them."""
+    """Take the second of ``[3][50/100]``, ``[3/25][50/100]`` or ``3/25 (12%) [50/100]`` as the position in the epoch
+    that the first names; `before` is what stands between them."""
+    beside = before == "[" and record.n is not None and record.level == Trust.NONE
     if (
-        _BETWEEN.fullmatch(before) is None
+        not (beside or _BETWEEN.fullmatch(before))
         or record.epoch is not None
         or (record.n is None and (record.step is None or record.level != Trust.LOCAL))
     ):
@@ -213,11 +225,24 @@ def is_of_settings(record: Record) -> bool:
     return any(_SETTING.search(v.tag) for v in record.values) and all(role_of(v.tag) is None for v in record.values)
 
 
-def is_listing(record: Record) -> bool:
+_OF_CHOICES = later(
+    r"(?i)(?<![\w.])(?:\w{1,30}_)?(?:optimi[sz]er|optim|activation|act|loss(?:_?(?:type|fn|func|function))|dataset"
+    r"|data_?set|model(?:_?(?:name|type))?|arch(?:itecture)?|backbone|(?:lr_)?scheduler(?:_type)?|dtype|precision"
+    r"|metric|kernel|init(?:iali[sz]er)?|norm|pooling|mode|device)\s?[=:]\s?['\"]?(?!nan|inf)[A-Za-z][\w./\-]*"
+)
+"""A setting that a word names: ``optimizer=Adam``, ``loss_type=square_loss``."""
+
+
+def is_listing(record: Record, text: str) -> bool:
     """Whether a row holds a dump of many results, one after the other, or the configuration of a program."""
     tags = Counter(v.tag for v in record.values)
     if len(record.values) > 8 and max(tags.values()) > 2:
         return True
+    if (
+        all(role_of(tag) in (None, "lr") for tag in tags)
+        and sum(1 for _ in _OF_CHOICES.finditer(text)) >= _FEW_SETTINGS
+    ):
+        return True  # "batch=128" of these is no position
     settings = sum(tag.lower().rsplit(".", 1)[-1].replace(" ", "_") in _OF_PROGRAMS for tag in tags)
     many = settings >= _FEW_SETTINGS or (settings == _FEW_SETTINGS - 1 and 2 * settings >= len(tags))
     return many and record.step is None and record.n is None

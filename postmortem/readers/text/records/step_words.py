@@ -22,7 +22,8 @@ for _field, _level, _names, _of_languages in (
     ("step", Trust.GLOBAL,
      "global_step globalstep global_steps num_updates completed_steps current_steps total_timesteps "
      "optimizer_step optimizer_steps global_iter global_iteration nupdates opt_step gstep glob_step update_step "
-     "trainer_global_step training_step env_step env_steps total_train_updates", languages.GLOBAL_STEPS),
+     "trainer_global_step training_step env_step env_steps total_train_updates acc_iter accumulated_iter",
+     languages.GLOBAL_STEPS),
     ("step", Trust.ITERATION,
      "iteration iterations iter iters itr training_iteration update updates num_iter timestep timesteps",
      languages.ITERATIONS),

@@ -237,3 +237,8 @@ def is_finer(epoch: NDArray[np.float64], step: NDArray[np.int64], exact: NDArray
     if len(main.rows) < _FEW:  # all at one step, as behind bars that start again, but each of another epoch
         return places(step, main) == 1 and places(epoch, main) == len(main.rows) > 1
     return places(epoch, main) >= max(5, 10 * places(step, main))
+
+
+def is_alone(epoch: NDArray[np.float64], exact: NDArray[np.bool_]) -> bool:
+    """Whether one row names a step, where rows name many epochs: a number of the configuration, as ``batch=128``."""
+    return bool(exact.sum() == 1) and len(distinct(epoch[~np.isnan(epoch)])) >= _FEW

@@ -23,6 +23,7 @@ from postmortem.readers.text.steps.announced_length import planned
 from postmortem.readers.text.steps.counters import (
     agreeing,
     counted_on,
+    is_alone,
     is_finer,
     is_plausible,
     lacks_epochs,
@@ -82,6 +83,7 @@ class Axis(NamedTuple):
     epoch: NDArray[np.intp]
 
 
+_PHASE = 5  # so many epochs before the first step are a phase of their own; fewer are evaluations
 _NONE: NDArray[np.intp] = np.empty(0, np.intp)
 
 
@@ -129,7 +131,8 @@ def _axis(draft: Draft) -> Axis:
     has_epochs = bool((whole & filled).any() and not (~whole & ~np.isnan(draft.epoch)).any())
     if (exact & filled).any() or (exact.sum() > 1 and not (has_epochs and only_bars_again(rows, exact))):
         at_row = _carried(rows, step, exact, placing)
-        finer = main is not None and has_epochs and is_finer(draft.epoch, at_row, exact, main)
+        finer = has_epochs and main is not None and is_finer(draft.epoch, at_row, exact, main)
+        finer |= has_epochs and is_alone(draft.epoch, exact & filled)
         if loop is not None and loop.length is None:
             draft.notes.append(f"the step counter starts again {loop.passes - 1} times: it does not count the training")
         elif finer or (main is not None and not is_plausible(at_row, exact, main)):
@@ -159,6 +162,9 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
     draft.set_apart(summaries(draft, exact), "summary")
     evaluated = exact & (draft.rows["flags"] & EVALUATION > 0)  # at the end of their epoch, which is not printed
     before = _carried(draft.rows, at_row, exact & ~evaluated) if evaluated.any() else at_row
+    if len(early) and len(distinct(step[early])) >= _PHASE:  # a phase that counted epochs, before one of other steps
+        before = np.where(before == NO_STEP, step, before)
+        before = _carried(draft.rows, before, before != NO_STEP)
     return Axis("step", step, at_row, before, placed_by_epoch(draft))
 
 

@@ -16,6 +16,7 @@ FORMS = [
     ("[main] INFO org.app.Trainer - text", "text", {"level": "INFO", "logger": "org.app.Trainer"}),
     ("12:01:03.402 [pool-1-thread-2] DEBUG o.a.Trainer:12 - text", "text", {"level": "DEBUG", "logger": "o.a.Trainer"}),
     ("2026-11-20 12:00:01,104 [MainThread] a.train INFO step 1", "step 1", {"logger": "a.train", "level": "INFO"}),
+    ("2026-11-20 12:00:01,104 a.train INFO: mAP: 6", "mAP: 6", {"logger": "a.train", "level": "INFO"}),
     ("2026-11-20 12:00:01,104 a.train WARNING text", "text", {"logger": "a.train", "level": "WARNING"}),
     (
         "INFO 2026-11-20 12:00:01,104 | server.py:89 | text",
