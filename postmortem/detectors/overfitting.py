@@ -181,7 +181,7 @@ _ERROR_RATE = later(
 
 def _error_rates(view: View, train: Series) -> list[Series]:
     """The error rates of evaluations: they say so, or are logged far more rarely than the training."""
-    found = (s for s in view.series if s.role is None and _ERROR_RATE.search(s.tag))
+    found = (s for s in view.series if s.role in (None, "val_loss") and _ERROR_RATE.search(s.tag))
     return [s for s in found if len(s.finite) > 1 and (5 * len(s) <= len(train) or is_held_out(s.tag))]
 
 

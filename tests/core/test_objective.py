@@ -31,7 +31,7 @@ _LISTS = {
         distortion | discrepancy | deviance_train | model/J | foo | zz9 | my_metric | x
     """,
     "neither": """
-        elbo | kl | commitment | margin | fid | wer | edit_distance | Q | q_values | value | values | entropy |
+        elbo | kl | commitment | margin | fid | edit_distance | Q | q_values | value | values | entropy |
         loss_weight/adv | lossless_ratio | time_loss | temperature | tau | td_error | KL_weight | beta | epsilon |
         fitness | win_rate | profit | likelihood | log_prob | similarity | cos_sim | correlation |
         generalization_gap | rate_distortion | opt_target | tokens_seen | queue_depth | buffer_size | eta_seconds |
