@@ -167,7 +167,8 @@ def _run(
     with shut_in(command, session, plan, session, offline=offline, sandbox=sandbox) as launched:
         waiting = _Waiting(session / "silent", seconds + starting)
         launched.wait(until=waiting.enough)
-        if all(fact.ended for look in read(session / "silent") for fact in look.of(Over)):
+        over = [fact.ended for look in read(session / "silent") for fact in look.of(Over)]
+        if over and all(over):
             launched.wait(timeout=_ENDING)  # it ends by itself: its exit code tells whether it failed
         code = launched.returncode if launched.ended else None
         (session / "done").touch()

@@ -25,7 +25,7 @@ def name_splits(files: Iterable[ClaimedFile]) -> None:
     for file in files:
         if file.content == "table":
             tables[file.run].append(file)
-    for of_a_run in tables.values():
+    for of_a_run in (several for several in tables.values() if len(several) > 1):
         splits = {path: split for group in split_tables(f.path for f in of_a_run) for path, split in group.items()}
         for file in of_a_run:
             file.prefix = splits.get(file.path, file.prefix)
