@@ -32,6 +32,8 @@ _EXTREME = re.compile(r"(?:^|[ /])(?:max|min|maximum|minimum)(?=$|[ /])")
 _FIRST_POINTS, _LONG, _GOOD = 0.05, 50, 0.95
 """The share of the points in which a score may still move that counts as one that never did, where so many more follow;
 a score from which on a model may have learned all that there is."""
+_CONVERGED = 1e-4
+"""The share of its first value at which a loss that stands still has done its work."""
 _TAIL = 10
 """A log that begins after so many times the steps that it shows is the tail of a training."""
 
@@ -51,6 +53,8 @@ class ConstantMetric(BaseDetector):
 
     Typical causes: a metric that is never reset or updated, an evaluation on an old copy of the model, predictions of a
     single class, frozen parameters, an optimizer that was given the wrong parameters.
+
+    Severity: info for a loss below a ten-thousandth of its first value, which may have converged.
 
     A score that moves in its first points only (5 % of them), and then not for 50 and more, is reported below 95 %.
 
@@ -89,10 +93,14 @@ class ConstantMetric(BaseDetector):
                 continue
             since = "since its first point" if at == 0 else f"from step {series.step[at]} on"
             one = _one_class(view, series, at) if series.role in _SCORES else ""
+            converged = _converged(view, series)
+            if converged:
+                one = f"; it began at {number(series.value[0])} and may have converged"
             yield self.found(
                 series,
                 at,
                 f"{series.tag} is exactly {number(series.value[-1])} {since}, in {rows} of {len(series)} points{one}",
+                severity="info" if converged else None,
                 end=len(series) - 1,
                 evidence={"value": series.value[-1], "rows": rows, "points": len(series)},
             )
@@ -134,6 +142,16 @@ class ConstantMetric(BaseDetector):
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
         return digits(value) >= int(self.options.digits)
+
+
+def _converged(view: View, series: Series) -> bool:
+    """Whether a loss, or that of which it is a part, has fallen so far that an optimizer of second order, or the
+    precision of its numbers, ends there."""
+    if series.role not in ("loss", "val_loss"):
+        return False
+    whole = view.main(series.role)
+    courses = [s.value for s in (series, None if whole is None else whole.finite) if s is not None and len(s)]
+    return any(0 < value[-1] < _CONVERGED * value[0] for value in courses)
 
 
 def _never_moved(series: Series, at: int) -> bool:

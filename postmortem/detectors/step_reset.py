@@ -36,6 +36,10 @@ _SUMMARY = 8
 """Values before a restart among which those of a summary are."""
 _AT_ITS_LEVEL = 0.15
 """The share of what a loss had fallen by which it may lie higher and still go on where it was."""
+_NEAR_THE_START = 0.01
+"""The share of the steps before a restart below which no checkpoint is that a program resumes from."""
+_FEW_AGAIN = 0.1
+"""The share of the steps before a restart that lie after its last checkpoint."""
 _APPENDED = ("text", "csv", "json", "jsonl")
 """Sources that programs append to: each start of a program adds to the file of the one before."""
 _MOST = 3
@@ -121,7 +125,7 @@ def _dated(view: View, restart: Restart) -> str | None:
 def _from_the_start(view: View, restart: Restart) -> bool:
     """Whether the steps go back to the first one: of the log, or of an attempt that logs every so many of its steps."""
     stream = next((s for s in view.run.streams if restart in s.restarts), None)
-    if stream is None or restart.after <= (view.first_step or 0):
+    if stream is None or restart.after <= max(view.first_step or 0, _NEAR_THE_START * restart.before):
         return stream is not None
     points, attempt = stream.points, int(stream.segment[restart.row])
     code = int(points.code[restart.row])
@@ -131,8 +135,8 @@ def _from_the_start(view: View, restart: Restart) -> bool:
     return len(gaps) > 0 and bool(np.isin(gaps, (restart.after, interval)).mean() >= _USUAL)
 
 
-def _losses(view: View, restart: Restart) -> tuple[NDArray[np.float64], NDArray[np.float64], list[int]]:
-    """The losses of the attempts before and after a restart, and the last step of each."""
+def _losses(view: View, restart: Restart) -> tuple[NDArray[np.float64], NDArray[np.float64], list[NDArray[np.int64]]]:
+    """The losses of the attempts before and after a restart, and the steps of each that has some."""
     loss = view.main("loss") or view.main("val_loss")
     stream = next((s for s in view.run.streams if restart in s.restarts), None)
     if loss is None or stream is None or loss.tag not in stream.points.tags:
@@ -140,8 +144,7 @@ def _losses(view: View, restart: Restart) -> tuple[NDArray[np.float64], NDArray[
     points, attempt = stream.points, int(stream.segment[restart.row])
     rows = np.flatnonzero(points.code == points.tags.index(loss.tag))
     old, new = (rows[stream.segment[rows] == a] for a in (attempt - 1, attempt))
-    ends = [int(points.take("step", part)[-1]) for part in (old, new) if len(part)]
-    return points.value[old], points.value[new], ends
+    return points.value[old], points.value[new], [points.take("step", part) for part in (old, new) if len(part)]
 
 
 def _goes_on(old: NDArray[np.float64], new: NDArray[np.float64]) -> bool:
@@ -156,9 +159,10 @@ def _begins_anew(view: View, restart: Restart) -> bool:
     """Whether a complete training ended where the steps go back to the first one, and the loss does not go on."""
     if not _from_the_start(view, restart):
         return False
-    old, new, ends = _losses(view, restart)
+    old, new, steps = _losses(view, restart)
     if min(len(old), len(new)) < _FEW:
         return False
+    ends = [int(part[-1]) for part in steps]
     complete = ends[0] == ends[1] or (_is_round(len(old)) and (_is_round(ends[0]) or _is_round(ends[0] + 1)))
     first, last, after = (median(part) for part in (old[:3], old[-3:], new[:3]))
     unrest = sigma(np.diff(old[-20:]))
@@ -201,6 +205,21 @@ def _repeats(view: View, restart: Restart) -> bool:
             compared += len(a)
             same += int((np.abs(a - b) <= 0.01 * sigma(np.diff(points.value[old]))).sum())
     return compared > 0 and same >= 0.95 * compared
+
+
+def _resumed(view: View, restart: Restart) -> bool:
+    """Whether a few steps were logged again, at the losses of the first time, and the run then came farther.
+
+    That is how a training goes on from its last checkpoint, with its data in another order.
+    """
+    again = restart.before - restart.after + 1
+    if again > _FEW_AGAIN * restart.before or (view.last_step or 0) <= restart.before:
+        return False
+    old, new, steps = _losses(view, restart)
+    if len(old) < _FEW or len(new) < 3 or (np.diff(steps[0]) <= 0).any():  # two programs at once log each step twice
+        return False
+    level, unrest = median(old[-_FEW:]), sigma(np.diff(old[-20:]))
+    return median(new[:3]) <= level + 2 * unrest
 
 
 def _written_twice(view: View, restart: Restart) -> bool:
@@ -258,7 +277,8 @@ class StepReset(BaseDetector):
     and the run completed or came farther than before; and if the
     scheduler preempted the job and it resumed; and if the steps that were logged again gave the same losses and
     gradient norms as the first time; and if they go back by a row or two in a log of which most rows were written
-    twice, with the same loss; and if nothing is logged by which a training is known.
+    twice, with the same loss; and if a text log or a table repeats less than a tenth of the steps, with losses at the
+    level from before, and goes on beyond them; and if nothing is logged by which a training is known.
 
     Known false positives: two phases or folds in one log that nothing announces and whose losses go on from one to the
     next.
@@ -339,10 +359,12 @@ def _planned(view: View, restart: Restart, starts_over: bool) -> str | None:
         return f"the counter starts over, as {phase}"
     if date := _dated(view, restart):
         return f"a new attempt was appended to the log: it begins after the line {date!r}"
-    if _begins_anew(view, restart) or _was_summed_up(view, restart):
-        return "the one before was complete: a new training or phase begins"
     stream = next((s for s in view.run.streams if restart in s.restarts), None)
     appended = stream is not None and stream.source in _APPENDED
+    if appended and not starts_over and _resumed(view, restart):
+        return f"{_span(restart.after, restart.before)} logged twice, at the same losses: it resumed from a checkpoint"
+    if _begins_anew(view, restart) or _was_summed_up(view, restart):
+        return "the one before was complete: a new training or phase begins"
     if starts_over and appended and view.of(*_OF_TRAINING) and id(restart) not in _evaluations(view):
         old, new, _ = _losses(view, restart)
         return None if _goes_on(old, new) else "the counter starts over: a new training in the same log"

@@ -27,11 +27,19 @@ def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:
 def totals(view: View, role: str, points: int) -> list[Series]:
     """The finite series of a role with enough points, up to where they broke. If one tag is clearly the total, its
     parts are left out: a regularisation term may rise by design."""
-    found = [s for s in (before_break(raw).finite for raw in view.of(role)) if len(s) >= points]
+    found = [s for s in (_last_attempt(before_break(raw).finite) for raw in view.of(role)) if len(s) >= points]
     found = [s for s in found if not _is_no_course(view, s)]
     whole = {s.tag for s in found}
     found = [s for s in found if not _INDEX.search(s.tag) or _INDEX.sub("", s.tag, count=1) not in whole]
     return [s for s in found if is_total(s.tag)] or found
+
+
+def _last_attempt(series: Series) -> Series:
+    """Of a series at epochs beside steps, the points since its epochs started over: a new training in the same log."""
+    if series.epoch is None:
+        return series
+    over = np.flatnonzero((np.diff(series.epoch) < 0) & (series.epoch[1:] <= series.epoch[0])) + 1
+    return series.take(slice(int(over[-1]), None)) if len(over) else series
 
 
 _INDEX = re.compile(r"[_/. -](?:[A-Za-z]{0,6}\d{1,3})(?=[_/. -]|$)")
@@ -39,8 +47,11 @@ _INDEX = re.compile(r"[_/. -](?:[A-Za-z]{0,6}\d{1,3})(?=[_/. -]|$)")
 
 
 def _is_no_course(view: View, series: Series) -> bool:
-    """Whether points are in no order of time: all at one step, as a table of several models; or errors of evaluations
-    (MAPE, RMSE) that a log prints without a step, which may be of different data or different models."""
+    """Whether points are in no order of time: all at one step, as a table of several models; or in a table that several
+    programs wrote at once; or errors of evaluations (MAPE, RMSE) that a log prints without a step, which may be of
+    different data or different models."""
+    if any("interleaved" in reading.facts for reading in view.run.readings):
+        return True
     if view.run.step_axis == "row":
         return is_error(series.tag) and all(reading.source == "text" for reading in view.run.readings)
     return len(series) > 1 and int(series.step[0]) == int(series.step[-1])
