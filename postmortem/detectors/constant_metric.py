@@ -32,6 +32,8 @@ _EXTREME = re.compile(r"(?:^|[ /])(?:max|min|maximum|minimum)(?=$|[ /])")
 _FIRST_POINTS, _LONG, _GOOD = 0.05, 50, 0.95
 """The share of the points in which a score may still move that counts as one that never did, where so many more follow;
 a score from which on a model may have learned all that there is."""
+_FEW_ROWS = 30
+"""Rows in which a number of few digits may stay the same because it changes slowly."""
 _CONVERGED = 1e-4
 """The share of its first value at which a loss that stands still has done its work."""
 _TAIL = 10
@@ -141,7 +143,10 @@ class ConstantMetric(BaseDetector):
             return False  # _never_rewarded
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
-        return digits(value) >= int(self.options.digits)
+        few = (
+            at == 0 and len(series) < _FEW_ROWS
+        )  # 3 digits, as a table of rounded numbers shows them, may not move yet
+        return digits(value) >= int(self.options.digits) + few
 
 
 def _converged(view: View, series: Series) -> bool:

@@ -38,8 +38,6 @@ _AT_ITS_LEVEL = 0.15
 """The share of what a loss had fallen by which it may lie higher and still go on where it was."""
 _NEAR_THE_START = 0.01
 """The share of the steps before a restart below which no checkpoint is that a program resumes from."""
-_FEW_AGAIN = 0.1
-"""The share of the steps before a restart that lie after its last checkpoint."""
 _APPENDED = ("text", "csv", "json", "jsonl")
 """Sources that programs append to: each start of a program adds to the file of the one before."""
 _MOST = 3
@@ -207,21 +205,6 @@ def _repeats(view: View, restart: Restart) -> bool:
     return compared > 0 and same >= 0.95 * compared
 
 
-def _resumed(view: View, restart: Restart) -> bool:
-    """Whether a few steps were logged again, at the losses of the first time, and the run then came farther.
-
-    That is how a training goes on from its last checkpoint, with its data in another order.
-    """
-    again = restart.before - restart.after + 1
-    if again > _FEW_AGAIN * restart.before or (view.last_step or 0) <= restart.before:
-        return False
-    old, new, steps = _losses(view, restart)
-    if len(old) < _FEW or len(new) < 3 or (np.diff(steps[0]) <= 0).any():  # two programs at once log each step twice
-        return False
-    level, unrest = median(old[-_FEW:]), sigma(np.diff(old[-20:]))
-    return median(new[:3]) <= level + 2 * unrest
-
-
 def _written_twice(view: View, restart: Restart) -> bool:
     """Whether the steps go back by a row or two in a log whose rows are written twice, with the same losses.
 
@@ -277,8 +260,7 @@ class StepReset(BaseDetector):
     and the run completed or came farther than before; and if the
     scheduler preempted the job and it resumed; and if the steps that were logged again gave the same losses and
     gradient norms as the first time; and if they go back by a row or two in a log of which most rows were written
-    twice, with the same loss; and if a text log or a table repeats less than a tenth of the steps, with losses at the
-    level from before, and goes on beyond them; and if nothing is logged by which a training is known.
+    twice, with the same loss; and if nothing is logged by which a training is known.
 
     Known false positives: two phases or folds in one log that nothing announces and whose losses go on from one to the
     next.
@@ -359,12 +341,10 @@ def _planned(view: View, restart: Restart, starts_over: bool) -> str | None:
         return f"the counter starts over, as {phase}"
     if date := _dated(view, restart):
         return f"a new attempt was appended to the log: it begins after the line {date!r}"
-    stream = next((s for s in view.run.streams if restart in s.restarts), None)
-    appended = stream is not None and stream.source in _APPENDED
-    if appended and not starts_over and _resumed(view, restart):
-        return f"{_span(restart.after, restart.before)} logged twice, at the same losses: it resumed from a checkpoint"
     if _begins_anew(view, restart) or _was_summed_up(view, restart):
         return "the one before was complete: a new training or phase begins"
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    appended = stream is not None and stream.source in _APPENDED
     if starts_over and appended and view.of(*_OF_TRAINING) and id(restart) not in _evaluations(view):
         old, new, _ = _losses(view, restart)
         return None if _goes_on(old, new) else "the counter starts over: a new training in the same log"
