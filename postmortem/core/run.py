@@ -73,7 +73,7 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     """Splits a stream where a restart made its steps go back -> (segment int16[n], restarts).
 
     A step that goes back is a restart where the tag's following step does not pass the old one again (a row
-    out of order is none). Tags with a known role decide where there are any: counters and scores
+    out of order is none, nor is one step far above its neighbours). Tags with a known role decide where there are any: counters and scores
     are often logged late or twice. Each later drop of another tag belongs to the same restart.
     """
     n = len(points)
@@ -90,7 +90,8 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     drops: list[tuple[int, int, int]] = []  # row, row of the same tag before it, its code
     for k in fell:
         back_again = k + 1 < n and same[k] and step[k + 1] > step[k - 1]
-        if deciding[points.code[order[k]]] and not back_again:
+        stray = k > 1 and same[k - 2] and step[k - 2] <= step[k] and _is_far(step, k - 1, same)
+        if deciding[points.code[order[k]]] and not back_again and not stray:
             drops.append((int(order[k]), int(order[k - 1]), int(points.code[order[k]])))
     restarts: list[Restart] = []
     start = 0
@@ -113,6 +114,13 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
         if len(restarts) == 32_000:  # int16; nothing restarts that often
             break
     return segment, tuple(restarts)
+
+
+def _is_far(step: NDArray[np.int64], row: int, same: NDArray[np.bool_]) -> bool:
+    """Whether a step is so many usual ones above the row before that it is misread: the ten rows before tell."""
+    before = np.arange(max(0, row - _NEAR), row - 1)
+    gaps = np.diff(step[max(0, row - _NEAR) : row])[same[before]]
+    return len(gaps) >= _FEW and bool(step[row] - step[row - 1] > _FAR * max(1.0, float(np.median(gaps))))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

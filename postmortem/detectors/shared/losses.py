@@ -70,9 +70,9 @@ def scores_nothing(view: View) -> bool:
 _NO_SCORE, _NO_REWARD = 0.03, 0.01
 """The usual score in the second half of a run that learned nothing, a fraction, and the highest reward of all of it."""
 _DISCRIMINATOR = re.compile(
-    r"(?i:(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d\d?)(?=[/_ .-]|$))|(?:^|[/_ .-])D(?=[A-Z])"
+    r"(?i:(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d\d?)(?=[/_ .-]|$))|(?:^|[/_ .-])D(?=[A-Z][a-z])"
 )
-_GENERATOR = later(r"(?i:(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$))|(?:^|[/_ .-])G(?=[A-Z])")
+_GENERATOR = later(r"(?i:(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$))|(?:^|[/_ .-])G(?=[A-Z][a-z])")
 _GUESSING = 2.1
 """What a discriminator that guesses loses at most: 1.39 (cross-entropy), 2 (hinge), 0.5 to 1 (squares); and noise."""
 
