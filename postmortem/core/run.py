@@ -17,6 +17,7 @@ from postmortem.core.errors import UsageError, did_you_mean
 from postmortem.core.objective import presumed
 from postmortem.core.roles import role_of, roles_of
 from postmortem.core.skipped import Skips
+from postmortem.core.stats import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -60,6 +61,7 @@ class Restart:
     row: int
 
 
+_NO_RESTART = bytes(2)
 NO_TAG = "role: no tag "
 """How a note begins on a role that was given to a tag which the run does not have."""
 
@@ -69,15 +71,20 @@ def without_tag(roles: Mapping[str, str], tags: Collection[str]) -> list[str]:
     return [f"{NO_TAG}{tag!r}{did_you_mean(tag, tags)}" for tag in roles if tag not in tags]
 
 
+_NEAR, _FEW, _FAR = 12, 4, 10
+"""Rows before a step that may be misread, how many of them tell the usual distance, and how many of it are too far."""
+
+
 def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     """Splits a stream where a restart made its steps go back -> (segment int16[n], restarts).
 
     A step that goes back is a restart where the tag's following step does not pass the old one again (a row
-    out of order is none, nor is one step far above its neighbours). Tags with a known role decide where there are any: counters and scores
-    are often logged late or twice. Each later drop of another tag belongs to the same restart.
+    out of order is none, nor is one step far above its neighbours). Tags with a known role decide where there are any:
+    counters and scores are often logged late or twice. Each later drop of another tag belongs to the same restart.
     """
     n = len(points)
-    segment: NDArray[np.int16] = np.broadcast_to(np.int16(0), n)  # most streams have no restart: one cell for all
+    # most streams have no restart: one cell for all, which cannot be written
+    segment: NDArray[np.int16] = np.ndarray(n, np.int16, _NO_RESTART, strides=(0,))
     order, borders = points.by_tag_and_rank()
     same = np.ones(max(n - 1, 0), bool)
     same[borders - 1] = False
@@ -90,7 +97,7 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     drops: list[tuple[int, int, int]] = []  # row, row of the same tag before it, its code
     for k in fell:
         back_again = k + 1 < n and same[k] and step[k + 1] > step[k - 1]
-        stray = k > 1 and same[k - 2] and step[k - 2] <= step[k] and _is_far(step, k - 1, same)
+        stray = k > 1 and same[k - 2] and step[k - 2] <= step[k] and _is_far(step, int(k) - 1, same)
         if deciding[points.code[order[k]]] and not back_again and not stray:
             drops.append((int(order[k]), int(order[k - 1]), int(points.code[order[k]])))
     restarts: list[Restart] = []
@@ -119,8 +126,9 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
 def _is_far(step: NDArray[np.int64], row: int, same: NDArray[np.bool_]) -> bool:
     """Whether a step is so many usual ones above the row before that it is misread: the ten rows before tell."""
     before = np.arange(max(0, row - _NEAR), row - 1)
-    gaps = np.diff(step[max(0, row - _NEAR) : row])[same[before]]
-    return len(gaps) >= _FEW and bool(step[row] - step[row - 1] > _FAR * max(1.0, float(np.median(gaps))))
+    near = step[max(0, row - _NEAR) : row + 1].astype(np.float64)  # the difference of two steps may be beyond int64
+    gaps = np.diff(near[:-1])[same[before]]
+    return len(gaps) >= _FEW and bool(near[-1] - near[-2] > _FAR * max(1.0, median(gaps)))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -211,8 +219,6 @@ class Run(Displayed):
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The numbers in long format: run, source, rank, segment, tag, step, wall_time, value; one row per value."""
-        import pandas as pd
-
         tags = list(self.roles)
         where = {t: i for i, t in enumerate(tags)}
         kinds = list(dict.fromkeys(s.source for s in self.streams))
@@ -230,7 +236,7 @@ class Run(Displayed):
             np.int32,
         )
         source = joined([np.full(len(s.points), kinds.index(s.source), np.int32) for s in self.streams], np.int32)
-        return pd.DataFrame(
+        return _frame_of(
             {
                 "run": _categorical(np.zeros(len(code), np.int32), [self.name]),
                 "source": _categorical(source, kinds),
@@ -317,6 +323,22 @@ class Run(Displayed):
         ``.figure.savefig(…)`` of the Axes saves, or ``plt.savefig(…)`` if matplotlib.pyplot was imported before.
         """
         return plot(self, ax, tags=tags, around=around)
+
+
+def _frame_of(columns: dict[str, Any]) -> pd.DataFrame:
+    """A frame of columns that nothing else holds: they are not copied, nor are the names converted again."""
+    import pandas as pd
+
+    frame = pd.DataFrame(dict(enumerate(columns.values())), copy=False)
+    frame.columns = _names(tuple(columns)).copy()
+    return frame
+
+
+@lru_cache(maxsize=4)
+def _names(columns: tuple[str, ...]) -> pd.Index[str]:
+    import pandas as pd
+
+    return pd.Index(columns)
 
 
 def _categorical(code: NDArray[np.int32], names: Sequence[str]) -> pd.Categorical:
