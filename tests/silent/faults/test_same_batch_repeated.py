@@ -63,6 +63,24 @@ def a_generator_of_numpy_that_is_made_anew() -> str:
     return loop("rng = numpy.random.default_rng(1)", NUMPY, "xb, yb = x[part], y[part]", before="import numpy")
 
 
+ROWS = "rows = [x[start + i] for i in range(8)]"
+
+
+@blamed(SameBatchRepeated, at="start = 0")
+def rows_that_are_stacked_from_one_start() -> str:
+    return loop("start = 0 * step", ROWS, "xb, yb = torch.stack(rows), y[:8]")
+
+
+@quiet(SameBatchRepeated)
+def rows_that_are_stacked_from_another_start_each_time() -> str:
+    return loop("start = 8 * step % 232", ROWS, "xb, yb = torch.stack(rows), y[:8]")
+
+
+@quiet(SameBatchRepeated)
+def all_rows_are_stacked() -> str:
+    return loop("xb, yb = torch.stack(list(x)), y")
+
+
 @quiet(SameBatchRepeated)
 def a_generator_of_numpy_with_another_seed_in_each_step() -> str:
     return loop("rng = numpy.random.default_rng(step)", NUMPY, "xb, yb = x[part], y[part]", before="import numpy")
