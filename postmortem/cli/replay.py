@@ -142,7 +142,7 @@ def _ticks() -> Callable[[int, int | None], None]:
 
     def show(ticks: int, step: int | None) -> None:
         of_log = "" if step is None else f", logged step {step}"
-        shown(f"{ticks} optimizer steps{of_log}", "\r")
+        shown(f"{ticks} optimizer steps{of_log}" if ticks else "no optimizer step yet", "\r")
 
     return show
 

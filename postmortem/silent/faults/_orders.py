@@ -100,16 +100,29 @@ def _one_of_two(tree: ast.Module) -> tuple[int, str] | None:
                 values[name].append(value)
     in_place = {_reorders(n) for n in ast.walk(tree) if isinstance(n, ast.stmt)}
     for group in _groups(tree):
-        known = {name: values.get(name) or [part] for name, part in group.items()}
-        behind = {name: _behind(values, given) | {name} for name, given in known.items()}
-        for name, given in known.items():
-            line = _picked(values, [*given, *(v for n in behind[name] for v in values.get(n, ()))])
-            for other in known.keys() - {name} if line else ():
-                of = [*known[other], *(v for n in behind[other] for v in values.get(n, ()))]
-                ordered = any(called(n) in ORDERS for value in of for n in ast.walk(value))
-                if not ordered and name not in behind[other] and in_place.isdisjoint(behind[other]):
+        for name, part in group.items():
+            line = _picked(values, _sources(values, name, part))
+            for other in group.keys() - {name} if line else ():
+                if not _follows(values, other, group[other], name, line, in_place):
                     return line, f"the source brings {name} into another order, but not {other}"
     return None
+
+
+def _follows(values: _Values, other: str, part: ast.expr, name: str, line: int, in_place: set[str | None]) -> bool:
+    """Whether an array is brought into an order as well, or is made of one that was; one that was assigned before that
+    line is what it was."""
+    if other.isidentifier() and max((value.lineno for value in values.get(other, ())), default=line) < line:
+        values = {n: [v for v in given if v.lineno < line] for n, given in values.items()}
+    behind = _behind(values, [part, *values.get(other, ())]) | {other}
+    ordered = any(called(n) in ORDERS for v in _sources(values, other, part) for n in ast.walk(v))
+    return (
+        ordered or (name in behind and bool(_picked(values, values.get(name, [])))) or not in_place.isdisjoint(behind)
+    )
+
+
+def _sources(values: _Values, name: str, part: ast.expr) -> list[ast.expr]:
+    """What is assigned to the names that an array comes from."""
+    return [part, *(v for n in _behind(values, [part, *values.get(name, ())]) | {name} for v in values.get(n, ()))]
 
 
 def _assigned(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:

@@ -59,7 +59,7 @@ def test_the_learning_rate_is_tried_from_before_the_growth_on(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert warm.run("train.py").returncode == 0
     called = postmortem("replay", ".", "--format", "json", "--", sys.executable, "train.py")
-    assert called.err.startswith("postmortem: start 2 of the command, to explain what was found\n")
+    assert "postmortem: start 2 of the command, to explain what was found\n" in called.err
     told = json.loads(called.out)
     culprit = told["culprit"]
     assert (culprit["cause"], culprit["phase"], culprit["established"]) == ("divergence", "optimizer", "cured")

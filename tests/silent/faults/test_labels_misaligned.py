@@ -135,6 +135,16 @@ def labels_taken_before_a_batch_is_sorted() -> str:
     return loop(inspect.cleandoc(COLLATE).replace("\n", "\n    "), batches=batches)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_attributes_of_a_class_that_is_made_later(tmp_path: Path, kept: bool) -> None:
+    """Their values are those of the arrays as they are then."""
+    rows = "class Rows:\n    def __init__(self, x, y):\n        self.x, self.y = x, y\n"
+    rows += "    def __getitem__(self, i):\n        return self.x[i], self.y[i]\n"
+    made = "x = pad()\ny = cat(x)\norder = randperm(9)\nx = x[order]\n" + ("" if kept else "y = y[order]\n")
+    (tmp_path / "train.py").write_text(rows + made + "rows = Rows(x, y)\n")
+    assert (reordered(str(tmp_path / "train.py")) is not None) == kept
+
+
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
@@ -153,6 +163,7 @@ def labels_taken_before_a_batch_is_sorted() -> str:
         ("x, y = pad(batch), cat(batch); order = x.argsort(); x, y = x[order], y[order]; return x, y", None),
         ("words = sorted(set(batch)); x = cat([words[i] for i in batch]); y = cat(batch); return x, y", None),
         ("x = pad(batch); x = x[randperm(9)]; y = cat(x); return x, y", None),
+        ("x = pad(batch); y = cat(x); x = x[randperm(9)]; return x, y", "brings x into another order"),
         ("x, y = batch; x = x[randperm(9)]; shuffle(y); return x, y", None),
     ],
 )

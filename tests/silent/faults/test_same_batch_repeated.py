@@ -39,6 +39,14 @@ def a_batch_that_was_read_once() -> str:
     return loop(before="xb, yb = next(iter(loader))")
 
 
+@blamed(SameBatchRepeated, at="next(iter(loader))")
+def of_a_loader_with_a_sampler_of_batches() -> str:
+    """As libraries make one of another one."""
+    batches = "torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(x), 8, False)"
+    again = f"loader = DataLoader(loader.dataset, batch_sampler={batches})"
+    return loop(before=f"{again}\n    xb, yb = next(iter(loader))")
+
+
 @blamed(SameBatchRepeated, at="xb, yb = x[:8]")
 def a_slice_that_does_not_move() -> str:
     return loop("xb, yb = x[:8], y[:8]")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TOLD = 20
 """So many calls of one line are told."""
+_ORDERS = {SequentialSampler: "sequential", RandomSampler: "random"}
 _PARTS = 4096
 """Of more that are stacked nothing is told."""
 
@@ -56,13 +57,14 @@ class Loaders(Watcher):
             samples = len(loader.dataset)
         except (TypeError, NotImplementedError):
             samples = None
-        sampler = (
-            loader.sampler if isinstance(loader.batch_sampler, (BatchSampler, type(None))) else loader.batch_sampler
-        )
-        orders = {SequentialSampler: "sequential", RandomSampler: "random"}
-        order = orders.get(type(sampler), type(sampler).__name__)
+        batches = loader.batch_sampler
+        while isinstance(getattr(batches, "batch_sampler", None), BatchSampler):  # libraries wrap it, a part per rank
+            batches = batches.batch_sampler
+        sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+        order = next((word for kind, word in _ORDERS.items() if isinstance(sampler, kind)), type(sampler).__name__)
+        size = loader.batch_size if batches is None else getattr(batches, "batch_size", None)
         number = self._numbers.of(loader)[0]
-        self.recorder.add(LoaderMade(number, samples, loader.batch_size, order, loader.num_workers, stack()))
+        self.recorder.add(LoaderMade(number, samples, size, order, loader.num_workers, stack()))
 
     def _begun(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         number = self._numbers.of(args[0])[0]
