@@ -31,6 +31,20 @@ def name_splits(files: Iterable[ClaimedFile]) -> None:
             file.prefix = splits.get(file.path, file.prefix)
 
 
+def place_split_tables(files: Iterable[ClaimedFile], root: Path) -> None:
+    """Moves tables of one name in sibling folders of splits, ``train/metrics.jsonl`` and ``eval/metrics.jsonl``, to the
+    run of the folder above, with the split as the prefix of their tags."""
+    tables: dict[tuple[Path, str], list[ClaimedFile]] = defaultdict(list)
+    for file in files:
+        folder = file.path.parent
+        if file.content == "table" and not file.placed and folder != root and folder.name.lower() in SPLITS:
+            tables[folder.parent, file.path.name].append(file)
+    for (above, _), several in tables.items():
+        if len(several) > 1 and _same_columns(file.path for file in several):
+            for file in several:
+                file.home, file.prefix = above, file.path.parent.name
+
+
 def split_tables(tables: Iterable[Path]) -> list[dict[Path, str]]:
     """Groups of tables whose names differ only in the split, and whose columns are the same: table -> its split.
 
@@ -48,7 +62,7 @@ def split_tables(tables: Iterable[Path]) -> list[dict[Path, str]]:
 
 def _same_columns(tables: Iterable[Path]) -> bool:
     """Whether the words of the first lines are the same, or those of one table are among those of the other."""
-    first = sorted((set(re.findall(rb"[A-Za-z_][^\s,;|\"]*", _first_line(path))) for path in tables), key=len)
+    first = sorted((set(re.findall(rb"(?<![\d.])[A-Za-z_][^\s,;|\"]*", _first_line(path))) for path in tables), key=len)
     return bool(first[0]) and all(smaller <= larger for smaller, larger in pairwise(first))
 
 
