@@ -7,13 +7,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from postmortem.core.roles import role_of
-from postmortem.readers.shared.decode import decoded
+from postmortem.readers.shared.decode import head_text
 from postmortem.readers.shared.json_numbers import written_number
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _SUFFIXES = (".csv", ".tsv", ".txt", ".log", ".dat")
+_HEAD = 4096
+"""Bytes from which a reader decides."""
 _FEWEST = 8
 """Rows that make a table; fewer may be anything."""
 _MOST = 12
@@ -40,21 +42,23 @@ def bare_columns(path: Path, head: bytes) -> BareColumns | None:
     """
     if path.suffix.lower() not in _SUFFIXES:
         return None
-    lines = decoded(head)[0].splitlines()[: None if len(head) < 4096 else -1]
-    lines = [line for line in lines if line.strip()]
-    before = int(bool(lines) and not _cells(lines[0], _between(lines[0])))
-    rows = lines[before:]
-    if len(rows) < _FEWEST:
+    lines = [line for line in head_text(head).splitlines() if line.strip()]
+    lines = lines[: -1 if len(head) >= _HEAD else None]  # the last one may be cut
+    if len(lines) < _FEWEST:
         return None
+    before = int(not _cells(lines[0], _between(lines[0])))
+    rows = lines[before:]
     separator = _between(rows[0])
+    width = len(_cells(rows[0], separator))
+    if not 0 < width <= (1 if before else _MOST) or len(rows) < _FEWEST:
+        return None
     cells = [_cells(row, separator) for row in rows]
-    width = len(cells[0])
-    if not 0 < width <= _MOST or any(len(row) != width for row in cells) or _counts([row[0] for row in cells]):
+    if any(len(row) != width for row in cells) or _counts([row[0] for row in cells]):
         return None
     if sum(re.search(r"[.eEn]", row) is not None for row in rows) < _DECIMALS * len(rows):
         return None
     name = lines[0].strip(" \t%#,;") if before else path.stem
-    if (role_of(name) not in _WANTED and not _ERROR.search(name)) or (before and width > 1):
+    if role_of(name) not in _WANTED and not _ERROR.search(name):
         return None
     names: tuple[str, ...] = (name,) if width == 1 else tuple(f"{name} {i}" for i in range(1, width + 1))
     ends = rows[0].rstrip(" \r\n").endswith(separator) if separator.strip(" ") else False
