@@ -36,6 +36,8 @@ _FEW_ROWS = 30
 """Rows in which a number of few digits may stay the same because it changes slowly."""
 _CONVERGED = 1e-4
 """The share of its first value at which a loss that stands still has done its work."""
+_DECIMALS, _AT_REST = 7, 8
+"""Printed decimals below which rounding is looked at, and the points before that are a unit of the last of them off."""
 _TAIL = 10
 """A log that begins after so many times the steps that it shows is the tail of a training."""
 
@@ -51,7 +53,8 @@ class ConstantMetric(BaseDetector):
     change.
 
     How: exact equality of the logged values over the last `share` of the points, at least `points` of them; values with
-    so few printed digits that rounding explains the repetition are ignored.
+    so few printed digits that rounding explains the repetition are ignored, and so are losses that came to rest there
+    in steps of their last printed digit.
 
     Typical causes: a metric that is never reset or updated, an evaluation on an old copy of the model, predictions of a
     single class, frozen parameters, an optimizer that was given the wrong parameters.
@@ -143,10 +146,8 @@ class ConstantMetric(BaseDetector):
             return False  # _never_rewarded
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
-        few = (
-            at == 0 and len(series) < _FEW_ROWS
-        )  # 3 digits, as a table of rounded numbers shows them, may not move yet
-        return digits(value) >= int(self.options.digits) + few
+        few = at == 0 and len(series) < _FEW_ROWS  # in a table of rounded numbers, it may not have moved yet
+        return digits(value) >= int(self.options.digits) + few and not _settled(series, at)
 
 
 def _converged(view: View, series: Series) -> bool:
@@ -157,6 +158,13 @@ def _converged(view: View, series: Series) -> bool:
     whole = view.main(series.role)
     courses = [s.value for s in (series, None if whole is None else whole.finite) if s is not None and len(s)]
     return any(0 < value[-1] < _CONVERGED * value[0] for value in courses)
+
+
+def _settled(series: Series, at: int) -> bool:
+    """Whether a value came to rest in steps of its last printed digit, and stood at the one before for some time."""
+    unit = next((10.0**-d for d in range(1, _DECIMALS) if (np.round(series.value, d) == series.value).all()), 0.0)
+    before = series.value[max(0, at - _AT_REST) : at]
+    return len(before) == _AT_REST and bool(np.abs(before - series.value[-1]).max() < 1.5 * unit)
 
 
 def _never_moved(series: Series, at: int) -> bool:
