@@ -94,7 +94,7 @@ class ConstantMetric(BaseDetector):
             rows = len(series) - at
             if series.role == "val_accuracy" and at > 0 and _memorised(view, int(series.step[at])):
                 continue  # without a training loss, the predictions change no more
-            if rows < max(self.options.points, self.options.share * len(series)) or not self._telling(series, at):
+            if rows < max(self.options.points, self.options.share * len(series)) or not self._telling(view, series, at):
                 continue
             since = "since its first point" if at == 0 else f"from step {series.step[at]} on"
             one = _one_class(view, series, at) if series.role in _SCORES else ""
@@ -130,7 +130,7 @@ class ConstantMetric(BaseDetector):
             evidence={"value": value, "rows": len(series), "points": len(series)},
         )
 
-    def _telling(self, series: Series, at: int) -> bool:
+    def _telling(self, view: View, series: Series, at: int) -> bool:
         """Whether the repetition cannot be explained by saturation or rounding, or by what the name says."""
         value = float(series.value[-1])
         if at > 0 and _RECORD.search(plain_name(series.tag)):
@@ -141,7 +141,9 @@ class ConstantMetric(BaseDetector):
             # a score of zero has not begun yet; one below zero stands for none (COCO's -1: no such objects)
             saturated = value in (0.0, 1.0, 100.0, -1.0)
             best = float(np.max(series.value[:at], initial=-np.inf))
-            return not saturated and (at == 0 or value < 0.95 * best or _never_moved(series, at))
+            # printed without a step, and the same each time: a threshold among settings, such as IOUS of detectron2
+            setting = at == 0 and view.run.step_axis == "row" and digits(value) == 1
+            return not (saturated or setting) and (at == 0 or value < 0.95 * best or _never_moved(series, at))
         if series.role == "reward" and at == 0 and value <= 0:
             return False  # _never_rewarded
         if series.role == "loss" and value == 0 and at > 0:

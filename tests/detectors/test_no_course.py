@@ -53,3 +53,20 @@ def test_a_training_that_begins_again_in_a_log_with_epochs_and_steps(tmp_path: P
         rows += [f"[epoch:{e} iter:{i}] PDE:{0.1 / (e + i / 450):.6f}" for i in range(50, 451, 50)]
         rows.append(mean.format(e=e, loss=0.05 + 0.7 / e))
     assert not _alarms(tmp_path, rows)
+
+
+def test_a_threshold_in_printed_settings_is_no_score(tmp_path: Path) -> None:
+    """Each start prints the configuration once more, without a step."""
+    rows = [f"{name}: {value}" for _ in range(20) for name, value in (("BASE_LR", 0.01), ("IOUS", 0.5), ("WIDTH", 64))]
+    assert not _alarms(tmp_path, rows)
+
+
+def test_a_table_of_results_by_optimizer(tmp_path: Path) -> None:
+    """Each row is a training of its own: its time is no time of a step, and the name of its loss no lost number."""
+    rows = ["optimizer,loss function,epoch,learning rate,accuracy,time"]
+    for i in range(60):
+        names = f"{('adam', 'nag', 'gd')[i % 3]},{('binary_cross_entropy', 'mse', 'hinge')[i // 3 % 3]}"
+        rows.append(f"{names},{(300, 1000, 500)[i % 3]},0.{i % 9 + 1},0.9{i % 9},{9.7 + i % 5 + 120 * (i % 17 == 7)}")
+    (tmp_path / "history.csv").write_text("\n".join(rows) + "\n")
+    (run,) = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings if f.severity != "info"] == []

@@ -49,9 +49,11 @@ _WITH_UNITS = ("step_time", "data_time", "memory", "throughput")
 """Roles of what many programs write as text on purpose: 0:01:26, 8 days, 4.10 GB, 3.2 it/s."""
 _THING = later(
     r"(?:.*_)?(?:file_?names?|files?|paths?|images?|samples?|names?|ids?|models?|model_(?:type|name)|experiments?|methods?"
-    r"|cases?|subjects?|patients?|datasets?)"
+    r"|cases?|subjects?|patients?|datasets?|optimi[sz]ers?|activations?(?:_functions?)?|architectures?|algorithms?)"
 )
 """Names of columns that say what a row is of."""
+_WORD = re.compile(r"[^\W\d][\w \-]*")
+"""A name, such as that of a loss function; no number that is damaged, and no sign for a missing one."""
 _LIST, _SEVERAL = re.compile(r"(?s)\[.*\]"), re.compile(r"[^\[\s],? +[^\]\s]|,")
 _SHEET_ERROR = re.compile(r"#(?:REF!|DIV/0!|VALUE!|NAME\?|N/A|NUM!|NULL!)")
 _EARLIEST, _LATEST = 1e9, 5e9  # seconds: 2001 to 2128
@@ -143,6 +145,8 @@ class RowTable:
             metric = role is not None and (n > 0 or (len(texts.examples) == _DIFFERENT and role not in _WITH_UNITS))
             if all(map(_LIST.fullmatch, texts.examples)) and any(_SEVERAL.search(text) for text in texts.examples):
                 continue  # lists, or what numpy prints of arrays
+            if n == 0 and all(map(_WORD.fullmatch, texts.examples)):
+                continue  # a loss function by its name
             if metric or n > texts.count or any(_SHEET_ERROR.match(text) for text in texts.examples):
                 found[name] = texts, n
         return found
