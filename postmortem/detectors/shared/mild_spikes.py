@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _REWARDED = 10
 """Fewer rewards after a spike do not show that the training goes on well."""
-_EVALUATED, _RISEN, _LEARNED = 5, 0.1, 0.7
+_EVALUATED, _RISEN, _LEARNED = 5, 0.1, 0.9
 """Evaluations before and after a jump that show together, and the rise that shows, whether the model got worse; the
 share of its first level below which a loss shows a model that has learned."""
 _HARDLY = 0.03
@@ -63,7 +63,9 @@ def held_out_stays(view: View, series: Series, spike: Excursion) -> str | None:
     changed, such as the augmentation of the last epochs. None if one has, or if too few tell, or where the loss is
     about as high as at the beginning."""
     at, stayed = series.step[spike.first], None
-    if median(series.value[spike.first :]) > _LEARNED * median(series.value[:3]):
+    alike = (s.finite for s in view.of("loss") if s.rank == series.rank)
+    whole = np.sum([s.value for s in alike if np.array_equal(s.step, series.step)], axis=0)  # of parts of one loss
+    if not whole.shape or median(whole[spike.first :]) > _LEARNED * median(whole[:3]):
         return None
     for held_out in (s.finite for s in view.of("val_loss")):
         before, after = (held_out.value[rows] for rows in (held_out.step < at, held_out.step >= at))
