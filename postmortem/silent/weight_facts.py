@@ -268,6 +268,20 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Before this step the program itself changed a parameter, outside of `optimizer.step()`; told where each step is
+    looked at closely. before, after: its norm; change: norm of the difference; over some of its elements, as of
+    `Updated`. at: the line, where a function of torch made the change."""
+
+    parameter: int
+    step: int
+    before: float
+    after: float
+    change: float
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TargetsGiven:
     """The targets of a loss that is defined for some values only, in some steps: between `lowest` and `highest`.
 
