@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from postmortem.silent import changes
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._initials import CONSTANT, SPREAD, set_at
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
@@ -52,6 +52,11 @@ class DeadRelu(BaseFault):
     because_of = ("inputs-not-normalised", "inputs-collapsed")
     checks = "ReLU units are active"
     trial = Trial("a leaky ReLU in the place of each ReLU", changes.leaky)
+
+    def seen(self, look: Look) -> str:
+        relus = [a for a in look.of(Activated) if a.function == "relu"]
+        looks = _seen.some(relus, "look at a ReLU", "looks at a ReLU")
+        return f"{looks}, at most {max(a.flat for a in relus):.0%} of the units are 0 for all samples"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._updates import losses, ratio, rising, updates
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial, without_clipping
@@ -43,6 +43,9 @@ class GradientClipTooSmall(BaseFault):
     because_of = ("clip-before-unscale",)
     checks = "clipping leaves gradients that still change the weights"
     trial = Trial("no clipping", without_clipping)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, Clipped, "clipping of gradients", "clippings of gradients")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         clips = [c for c in look.of(Clipped) if c.scale == 1]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._losses import SEEN
 from postmortem.silent.faults._words import count
 from postmortem.silent.weight_facts import TargetsGiven
@@ -47,6 +47,11 @@ class LabelsOutOfRange(BaseFault):
     name = "labels-out-of-range"
     family = "data"
     checks = "targets are values that the loss is defined for"
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, TargetsGiven, "look at targets", "looks at targets") + (
+            f", {_seen.between(v for g in look.of(TargetsGiven) for v in (g.lowest, g.highest))}"
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         found: dict[tuple[str, Place | None], list[TargetsGiven]] = defaultdict(list)

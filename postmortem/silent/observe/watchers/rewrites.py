@@ -37,7 +37,7 @@ class Rewrites(Watcher):
         held = [p for group in optimizer.param_groups for p in group["params"] if plain(p)]
         self._after = [(p, some(p).clone()) for p in held]
         self._writes = _Writes(held)
-        self._writes.__enter__()
+        self._writes.__enter__()  # type: ignore[no-untyped-call]
 
     def entered(self, module: torch.nn.Module, args: tuple[Any, ...], stack: list[torch.nn.Module]) -> None:
         if self._writes is not None:
@@ -61,11 +61,11 @@ class Rewrites(Watcher):
             self.recorder.add(Rewritten(number, self.recorder.steps, before, after, change, at))
 
 
-class _Writes(modes.TorchDispatchMode):
+class _Writes(modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """`lines`: memory of these tensors -> the line that wrote to it last."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._of = {_memory(t) for t in tensors}
         self.lines: dict[int, Place | None] = {}
 
@@ -73,7 +73,7 @@ class _Writes(modes.TorchDispatchMode):
         """Unless the program has begun a mode of its own since: then this one does no more."""
         self._of = set()
         if modes._get_current_dispatch_mode() is self:
-            self.__exit__(None, None, None)
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._of and function._schema.is_mutable:

@@ -55,7 +55,9 @@ class Targets(Watcher):
             target = given.get("target")
             if not self.recorder.sampled or not isinstance(result, torch.Tensor) or not result.requires_grad:
                 return
-            if type(target) in (torch.Tensor, torch.nn.Parameter) and 0 < target.numel() <= _ELEMENTS:
+            if not isinstance(target, torch.Tensor) or type(target) not in (torch.Tensor, torch.nn.Parameter):
+                return
+            if 0 < target.numel() <= _ELEMENTS:
                 self._given(name, target.detach(), given.get("weight"), result)
 
         return told
