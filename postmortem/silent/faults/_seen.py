@@ -20,9 +20,9 @@ def some(found: Sequence[Any], one: str, several: str) -> str:
     return f"{len(found):,} {one if len(found) == 1 else several}"
 
 
-def of(look: Look, kind: type, one: str, several: str, which: Callable[[Any], Any] = lambda fact: True) -> str:
+def of(look: Look, kind: type, one: str, several: str, which: Callable[[Any], Any] | None = None) -> str:
     """`some` of the facts of a kind."""
-    return some([fact for fact in look.of(kind) if which(fact)], one, several)
+    return some([fact for fact in look.of(kind) if which is None or which(fact)], one, several)
 
 
 def losses(look: Look, *names: str) -> str:
