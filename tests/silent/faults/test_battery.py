@@ -117,6 +117,7 @@ def test_costs_are_measured(observed: Path) -> None:
         "memory": "ok",
         "types-and-devices": "ok",
         "trained-parameters": "ok",
+        "scheduler-order": "not checked",
         "seeds": "ok",
     }
     assert "forward" in lines["step-time"].detail
