@@ -11,7 +11,7 @@ from postmortem.attach.growth.course import course_of
 from postmortem.attach.growth.deaths import gone_silent
 from postmortem.attach.growth.runs import Runs
 from postmortem.core.culprit import Culprit, Fix
-from postmortem.core.model import RATE, RISE
+from postmortem.core.model import DEATH, RATE, RISE
 from postmortem.core.printable import number
 from postmortem.replay.culprit.calm import departed
 
@@ -135,7 +135,7 @@ class Suspects:
             cause="dead-relu",
             phase="parameters" if written is not None else "optimizer",
             module=death.module,
-            tensor={RISE: f"{said}; {death.how}" if death.how else said, "since": since},
+            tensor={DEATH: f"{said}; {death.how}" if death.how else said, "since": since},
             fixes=(fix,) if fix is not None else (),
             established="cured" if fix is not None and fix.cured else "observed",
         )

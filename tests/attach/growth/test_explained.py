@@ -73,7 +73,7 @@ def test_units_that_the_program_itself_kills(named) -> None:
     found, _ = named(seen(KILLED, SILENT), died=died, hold=CALM)
     assert (found.cause, found.phase, found.module) == ("dead-relu", "parameters", "0")
     assert (found.line, found.tensor["since"], found.established) == (10, 60, "cured")
-    assert found.tensor["rise"].startswith("all units of the ReLU after 0.bias are 0 for every sample from step 60 on")
+    assert found.tensor["death"].startswith("all units of the ReLU after 0.bias are 0 for every sample from step 60 on")
 
 
 def test_units_that_a_risen_learning_rate_kills(named) -> None:
