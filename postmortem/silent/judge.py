@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.blame import Blame, Check, NonfiniteLoss
 from postmortem.silent.facts import Backward
-from postmortem.silent.faults import FAULTS, NotChecked
+from postmortem.silent.faults import FAULTS, NoneSeen, NotChecked
 from postmortem.silent.faults._losses import against_constant
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ def judge(looks: Sequence[Look]) -> tuple[list[Blame], list[Check]]:
     found: dict[str, list[Blame]] = {}
     checks: dict[str, Check] = {}
     for kind in FAULTS:
-        seen = ""
+        seen, absent = "", False
         try:
             found[kind.name] = _once(kind().across(trained)) if trained else []
             why = "" if trained else "no step of an optimizer was seen"
             seen = _seen(kind(), trained) if trained and not found[kind.name] else ""
         except NotChecked as error:
-            why = str(error)
+            why, absent = str(error), isinstance(error, NoneSeen)
         except Exception as error:  # noqa: BLE001 - one that fails must not hide what the others find
             why = FAULTS.fault(kind, "blames", error)
         based = f"{kind.checks} ({seen})" if seen else kind.checks
-        checks[kind.name] = Check(kind.name, "not checked" if why else "ok", why or based)
+        checks[kind.name] = Check(kind.name, "not checked" if why else "ok", why or based, absent=absent)
     blames = []
     for kind in FAULTS:
         explained = next((other for other in kind.because_of if found.get(other)), None)

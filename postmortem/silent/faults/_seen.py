@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.facts import LossComputed
-from postmortem.silent.faults.base import NotChecked
+from postmortem.silent.faults.base import NoneSeen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 
 def some(found: Sequence[Any], one: str, several: str) -> str:
-    """`1 call of softmax`, `3 calls of softmax`. Raises NotChecked where there are none."""
+    """`1 call of softmax`, `3 calls of softmax`. Raises NoneSeen where there are none."""
     if not found:
-        raise NotChecked(f"none seen: no {one}")
+        raise NoneSeen(f"none seen: no {one}")
     return f"{len(found):,} {one if len(found) == 1 else several}"
 
 
 def of(look: Look, kind: type, one: str, several: str, which: Callable[[Any], Any] | None = None) -> str:
     """`some` of the facts of a kind."""
-    return some([fact for fact in look.of(kind) if which is None or which(fact)], one, several)
+    every: list[Any] = look.of(kind)
+    return some([fact for fact in every if which is None or which(fact)], one, several)
 
 
 def losses(look: Look, *names: str) -> str:

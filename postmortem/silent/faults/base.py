@@ -20,6 +20,10 @@ class NotChecked(Exception):
     """Raised by a fault that cannot judge this look; the message says why ("no validation was seen")."""
 
 
+class NoneSeen(NotChecked):
+    """The same, where the program has nothing that this fault could be in."""
+
+
 class BaseFault:
     """Judges a look. A blame is made only of what was measured; the source of the program may say where."""
 
@@ -41,7 +45,7 @@ class BaseFault:
 
     def seen(self, look: Look) -> str:
         """What a line that is ok is based on, in numbers: by default the steps of optimizers that were looked at.
-        Raises NotChecked where the program has nothing that this fault could be in."""
+        Raises NoneSeen where the program has nothing that this fault could be in."""
         return count(len(look.of(Stepped)), "optimizer step")
 
     def of_plateau(self, look: Look) -> Iterator[Blame]:

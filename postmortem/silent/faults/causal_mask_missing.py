@@ -41,7 +41,7 @@ class CausalMaskMissing(BaseFault):
         return _seen.of(
             look,
             Probed,
-            "look at what a model of token sequences sees",
+            "model of token sequences",
             "looks at what a model of token sequences sees",
             lambda p: p.question == "future",
         )

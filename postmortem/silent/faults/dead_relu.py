@@ -55,7 +55,7 @@ class DeadRelu(BaseFault):
 
     def seen(self, look: Look) -> str:
         relus = [a for a in look.of(Activated) if a.function == "relu"]
-        looks = _seen.some(relus, "look at a ReLU", "looks at a ReLU")
+        looks = _seen.some(relus, "ReLU", "looks at a ReLU")
         return f"{looks}, at most {max(a.flat for a in relus):.0%} of the units are 0 for all samples"
 
     def blames(self, look: Look) -> Iterator[Blame]:

@@ -46,7 +46,7 @@ class PositionIdsConstant(BaseFault):
         return _seen.of(
             look,
             Probed,
-            "look at the positions of a model of token sequences",
+            "model of token sequences with positions",
             "looks at the positions of a model of token sequences",
             lambda p: p.question == "order",
         )

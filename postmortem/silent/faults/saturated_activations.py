@@ -54,7 +54,7 @@ class SaturatedActivations(BaseFault):
         return _seen.of(
             look,
             Activated,
-            "look at a tanh or sigmoid",
+            "tanh or sigmoid",
             "looks at a tanh or sigmoid",
             lambda a: a.function in ("tanh", "sigmoid"),
         )
