@@ -43,13 +43,20 @@ def note_step(capture: Path, step: int | None, runs: Mapping[Path, int]) -> None
 
 def homes_of(run: Path) -> list[Path]:
     """The folders in which captures of the run with its log at `run` may lie."""
-    own = run.absolute()
-    return [above / HOME for above in (own, *own.parents[:_ABOVE])]
+    return [Path(home) for home in _homes(run)]
+
+
+def _homes(run: Path) -> list[str]:
+    above = [str(run.absolute())]
+    while len(above) <= _ABOVE and above[-1] != os.path.dirname(above[-1]):
+        above.append(os.path.dirname(above[-1]))
+    return [os.path.join(folder, HOME) for folder in above]
 
 
 def captures_of(run: Path, *histories: Path) -> list[Captured]:
     """The captures that were noted to be of the run with its log at `run`, or of its histories, the newest first."""
-    heads = [head for home in homes_of(run) if os.path.isdir(home) for head in home.glob(f"[!.]*/{HEAD}")]
+    homes = [home for home in _homes(run) if os.path.isdir(home)]
+    heads = [head for home in homes for head in Path(home).glob(f"[!.]*/{HEAD}")]
     if not heads:
         return []  # most runs have none, and links take long to resolve
     own = [run.resolve(), *(history.resolve() for history in histories)]

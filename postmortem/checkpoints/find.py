@@ -125,8 +125,9 @@ def folders_above(folder: Path, roots: Sequence[Path], shared: Collection[Path])
     Up to one of `roots` (or the run's home), and as long as they are not `shared` with other runs.
     """
     for above in folder.parents:
-        inside = above == home_of(folder) or any(above == root or root in above.parents for root in roots)
-        if not inside or above in shared:
+        if above in shared:
+            return
+        if above != home_of(folder) and not any(above == root or root in above.parents for root in roots):
             return
         yield above
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,11 +40,13 @@ def _series(stream: Stream, roles: dict[str, str | None], *, again: bool) -> lis
     found = []
     columns: dict[tuple[float, ...], list[NDArray[Any]]] = {}
     values = points.sort_values(order) if not stream.restarts else None
-    for start, rows in zip(np.append(0, bounds).tolist(), np.split(order, bounds), strict=True):
-        step, segment = points.take("step", rows), stream.segment[rows]
-        value = points.value[rows] if values is None else values[start : start + len(rows)]
-        restarted = segment[-1] > segment[0]
-        if restarted:
+    for start, end in pairwise([0, *bounds.tolist(), len(order)]):
+        rows = order[start:end]
+        step = points.take("step", rows)
+        value = points.value[rows] if values is None else values[start:end]
+        segment = stream.segment[rows] if stream.restarts else None
+        restarted = segment is not None and segment[-1] > segment[0]
+        if segment is not None and restarted:
             stays = _survives(step, segment) != again
             rows, value = rows[stays], value[stays]
             step = points.take("step", rows)
@@ -72,7 +75,7 @@ def _once(column: NDArray[Any], known: dict[tuple[float, ...], list[NDArray[Any]
         (
             other
             for other in alike[:_MOST_ALIKE]
-            if other.dtype == column.dtype and np.array_equal(other.view(bits.dtype), bits)
+            if other.dtype == column.dtype and (other.view(bits.dtype) == bits).all()
         ),
         None,
     )
@@ -91,6 +94,8 @@ def _survives(step: NDArray[np.int64], segment: NDArray[np.int16]) -> NDArray[np
 
 def merged(found: list[Series]) -> list[Series]:
     """Joins series of the same quantity: the one of the most precise source, with the points that only others have."""
+    if len({series.source for series in found}) <= 1 and len({(s.tag, s.rank) for s in found}) == len(found):
+        return found  # of one source, each is another quantity
     index = _SeriesIndex()
     for series in found:
         place = next((i for i in index.candidates(series) if same_quantity(index.series[i], series)), None)

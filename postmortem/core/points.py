@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 _PIECE = 1 << 13
+_KEPT = 1 << 12
+"""Points of which their order by tag and rank is kept: it takes as long to find as to use."""
 _SORTED_AT_ONCE = 1 << 20
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
@@ -40,6 +42,7 @@ class Points:
         self._by_row: dict[str, NDArray[Any]] = {}
         self._count: NDArray[np.uint16] = np.empty(0, np.uint16)
         self.epochs: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._sorted: tuple[NDArray[Any], NDArray[np.int16], NDArray[Any], NDArray[np.intp]] | None = None
 
     @classmethod
     def of_rows(
@@ -189,14 +192,20 @@ class Points:
     @classmethod
     def empty(cls) -> Points:
         """No points."""
-        return PointsBuilder().build()
+        none = np.empty(0)
+        return cls([], np.empty(0, np.int32), np.empty(0, np.int64), none, none, np.empty(0, np.int16))
 
     def by_tag_and_rank(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Indices of the points by tag and rank, in order of arrival within each, and where each next pair begins.
 
         The indices are int32 where there are many: all of them are as large as the numbers otherwise.
         """
-        return _order(self.code, self._ranks(), len(self.tags))
+        ranks = self._ranks()
+        if len(self.code) > _KEPT:
+            return _order(self.code, ranks, len(self.tags))
+        if self._sorted is None or self._sorted[0] is not self.code or not np.array_equal(self._sorted[1], ranks):
+            self._sorted = self.code, ranks, *_order(self.code, ranks, len(self.tags))
+        return self._sorted[2:]
 
     def _ranks(self) -> NDArray[np.int16]:
         """The rank of each point; one cell if all have the same."""

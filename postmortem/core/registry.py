@@ -102,7 +102,7 @@ class Registry(Generic[T]):
         self.noun = noun
         self.key, self.order = key, order
         self._items: dict[str, T] = {}
-        self._in_order: tuple[dict[str, T], list[T]] = ({}, [])
+        self._in_order: tuple[dict[str, T], tuple[T, ...]] = ({}, ())
         self._broken: list[Broken] = []
         self._loading = self._loaded = False
         self._lock = threading.RLock()
@@ -156,9 +156,9 @@ class Registry(Generic[T]):
         known, in_order = self._in_order
         if known != self._items:
             by_key = sorted(self._items.items(), key=lambda item: (self.order(item[1]), item[0]))
-            in_order = [item for _, item in by_key]
+            in_order = tuple(item for _, item in by_key)
             self._in_order = ({**self._items}, in_order)
-        return iter([*in_order])
+        return iter(in_order)
 
     def fault(self, plugin: object, method: str, error: BaseException) -> str:
         """One line that says which plugin failed, in which method and how."""

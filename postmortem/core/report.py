@@ -190,10 +190,12 @@ def tell_apart(reports: Sequence[RunReport]) -> None:
     for report in reports:
         same_name[report.name].append(report)
     for name, runs in same_name.items():
+        if len(runs) == 1:
+            continue
         places = [Path(report.path).resolve().name for report in runs]
         if len(set(places)) < len(runs):
             places = [report.path for report in runs]
-        for report, place in zip(runs, places, strict=True) if len(runs) > 1 else ():
+        for report, place in zip(runs, places, strict=True):
             report.name = f"{name} ({place})"
             if report.run is not None:
                 report.run = replace(report.run, name=report.name)

@@ -60,6 +60,7 @@ class Restart:
     row: int
 
 
+_NO_RESTART = bytes(2)
 NO_TAG = "role: no tag "
 """How a note begins on a role that was given to a tag which the run does not have."""
 
@@ -77,7 +78,8 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     are often logged late or twice. Each later drop of another tag belongs to the same restart.
     """
     n = len(points)
-    segment: NDArray[np.int16] = np.broadcast_to(np.int16(0), n)  # most streams have no restart: one cell for all
+    # most streams have no restart: one cell for all, which cannot be written
+    segment: NDArray[np.int16] = np.ndarray(n, np.int16, _NO_RESTART, strides=(0,))
     order, borders = points.by_tag_and_rank()
     same = np.ones(max(n - 1, 0), bool)
     same[borders - 1] = False
@@ -203,8 +205,6 @@ class Run(Displayed):
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The numbers in long format: run, source, rank, segment, tag, step, wall_time, value; one row per value."""
-        import pandas as pd
-
         tags = list(self.roles)
         where = {t: i for i, t in enumerate(tags)}
         kinds = list(dict.fromkeys(s.source for s in self.streams))
@@ -222,7 +222,7 @@ class Run(Displayed):
             np.int32,
         )
         source = joined([np.full(len(s.points), kinds.index(s.source), np.int32) for s in self.streams], np.int32)
-        return pd.DataFrame(
+        return _frame_of(
             {
                 "run": _categorical(np.zeros(len(code), np.int32), [self.name]),
                 "source": _categorical(source, kinds),
@@ -309,6 +309,22 @@ class Run(Displayed):
         ``.figure.savefig(…)`` of the Axes saves, or ``plt.savefig(…)`` if matplotlib.pyplot was imported before.
         """
         return plot(self, ax, tags=tags, around=around)
+
+
+def _frame_of(columns: dict[str, Any]) -> pd.DataFrame:
+    """A frame of columns that nothing else holds: they are not copied, nor are the names converted again."""
+    import pandas as pd
+
+    frame = pd.DataFrame(dict(enumerate(columns.values())), copy=False)
+    frame.columns = _names(tuple(columns)).copy()
+    return frame
+
+
+@lru_cache(maxsize=4)
+def _names(columns: tuple[str, ...]) -> pd.Index[str]:
+    import pandas as pd
+
+    return pd.Index(columns)
 
 
 def _categorical(code: NDArray[np.int32], names: Sequence[str]) -> pd.Categorical:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SIGMA = 1.4826
 """MAD to standard deviation, for a normal distribution."""
 _CHUNK = 1 << 15
-_FEW = 1000
+_FEW, _HANDFUL = 1000, 24
 
 
 def median(x: NDArray[Any]) -> float:
@@ -29,17 +29,22 @@ def median(x: NDArray[Any]) -> float:
     >>> median(np.array([1.0, 2.0, 400.0]))
     2.0
     """
-    if not len(x):
+    n = len(x)
+    if not n:
         return float("nan")
-    mid = len(x) // 2
-    if len(x) < _FEW:
+    mid = n // 2
+    if n <= _HANDFUL:
+        values = sorted(x.tolist())
+        if not math.isnan(sum(values)):  # nor an infinity of either sign, which is sorted below
+            return float(values[mid]) if n % 2 else (float(values[mid - 1]) + float(values[mid])) / 2
+    if n < _FEW:
         ordered = np.array(x)
         ordered.sort()
     else:
         ordered = np.partition(x, (mid - 1, mid, len(x) - 1))
     if math.isnan(ordered[-1]):  # NaN is sorted to the end
         return float("nan")
-    return float(ordered[mid]) if len(x) % 2 else (float(ordered[mid - 1]) + float(ordered[mid])) / 2
+    return float(ordered[mid]) if n % 2 else (float(ordered[mid - 1]) + float(ordered[mid])) / 2
 
 
 def row_medians(table: Floats) -> Floats:
@@ -151,10 +156,21 @@ def centred_median(x: Floats, window: int) -> Floats:
     half = min(window, len(x)) // 2
     if half == 0:
         return x.copy()
+    if half == 1 and len(x) > 2 and np.isfinite(x).all():
+        return _of_three(x)
     ahead = trailing_median(np.concatenate([x, np.full(half + 1, x[-1])]), 2 * half + 1)
     out = ahead[half + 1 : half + 1 + len(x)].copy()
     ends = x[: 2 * half].tolist(), x[::-1][: 2 * half].tolist()
     out[:half], out[: len(x) - half - 1 : -1] = (_first_medians([*end, 0.0])[half + 1 :] for end in ends)
+    return out
+
+
+def _of_three(x: Floats) -> Floats:
+    """`centred_median` of a window of three finite values."""
+    out = np.empty(len(x))
+    low, high = np.minimum(x[:-1], x[1:]), np.maximum(x[:-1], x[1:])
+    out[1:-1] = np.maximum(low[:-1], np.minimum(high[:-1], x[2:]))
+    out[0], out[-1] = (x[0] + x[1]) / 2, (x[-2] + x[-1]) / 2
     return out
 
 

@@ -64,6 +64,8 @@ class View:
 
     def of(self, *roles: str) -> list[Series]:
         """All series of these roles, by role in the order asked for, see `_by_weight` for the order within a role."""
+        if len(roles) == 1:
+            return [*self._of_role.get(roles[0], ())]
         return [s for role in roles for s in self._of_role.get(role, ())]
 
     @cached_property
@@ -83,6 +85,8 @@ class View:
         A name is the last part of a key, in small letters. Yields (the whole key with dots between its levels, the
         number); a text that reads as a number counts.
         """
+        if not self.run.config:
+            return
         by_name: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         for key, value in _leaves(self.run.config):
             by_name[re.split(r"[./]", key)[-1].lower()].append((key, value))

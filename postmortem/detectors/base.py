@@ -25,6 +25,11 @@ class NoOptions:
     """No options."""
 
 
+def silenced() -> np.errstate:
+    """No warnings of overflows: logs hold values up to 1e308, and infinity compares correctly."""
+    return np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore")
+
+
 class BaseDetector:
     """Keeps the options and makes findings with the detector's code, name and severity."""
 
@@ -36,14 +41,15 @@ class BaseDetector:
     """Whether it judges `view.checkpoints`: it then runs after saved weights were inspected, the others before."""
 
     def __init_subclass__(cls) -> None:
-        """Silences overflow warnings in `detect`: logs hold values up to 1e308, and infinity compares correctly."""
+        """Silences the warnings of `detect`, but of its attribute `unguarded`, for who calls many of them."""
         judge = cls.detect
 
         @wraps(judge)
         def detect(self: Any, view: View) -> Iterator[Finding]:
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+            with silenced():
                 return iter(list(judge(self, view)))
 
+        detect.unguarded = judge  # type: ignore[attr-defined]
         cls.detect = detect  # type: ignore[method-assign]
 
     def __init__(self, options: Any = None) -> None:

@@ -140,7 +140,7 @@ def _companions(view: View, series: Series) -> Iterator[tuple[str, NDArray[np.in
     """
     beside = [s for s in view.series if s.tag != series.tag and s.source == series.source and s.rank == series.rank]
     for other in (s for s in beside if s.role in _GOES_ON and len(s)):
-        if np.array_equal(other.step, series.step):
+        if other.step is series.step or np.array_equal(other.step, series.step):
             continue  # neither is without the other anywhere
         later = (other.step > series.step[-1]) & ~(other.wall_time <= series.wall_time[-1])
         yield other.tag, other.step, distinct(other.step[later])

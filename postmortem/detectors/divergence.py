@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _PLAIN = float(np.log(1.5))
 """Rise of log(loss) that is none of its noise, be the rise that follows however large."""
+_SURELY = 1 - 1e-9
+"""Where a bound is to hold although logarithms are rounded."""
 _CLIMB = float(np.log(1.1))
 """How far above the log of its first value a loss is on its way up, if each point is above the one before."""
 
@@ -122,11 +124,14 @@ class Divergence(BaseDetector):
         )
 
     def _judge(self, view: View, series: Series, contest: bool) -> Finding | None:
-        res = residuals(view, series)
-        if not res.log:
+        if not series.lowest > 0:
             return self._without_bound(series)
+        n = len(series)
+        ends_low = float(series.value[-max(3, n // 12) :].max()) < _SURELY * (1 + self.options.rise) * series.lowest
+        if ends_low and (contest or series.highest < self.options.from_start * series.value[0]):
+            return None
+        res = residuals(view, series)
         x = np.log(series.value)
-        n = len(x)
         if not contest and (left := self._left_the_start(x)):
             return self._from_the_start(view, series, x, left)
         smooth, wide, best = valley(x)

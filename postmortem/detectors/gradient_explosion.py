@@ -60,6 +60,8 @@ class GradientExplosion(BaseDetector):
             raise NotChecked(f"no gradient norm with {self.options.points} finite points")
         for raw in grads:
             series = raw.finite
+            if series.lowest > 1e-300 and series.highest < 0.999 * self.options.ratio * series.lowest:
+                continue
             x = np.log(np.maximum(series.value, 1e-300))
             n = len(x)
             smooth = centred_median(x, 2 * max(1, n // 80) + 1)

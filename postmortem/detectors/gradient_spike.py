@@ -78,9 +78,9 @@ class GradientSpike(BaseDetector):
         if not grads:
             raise NotChecked(f"no gradient norm with {self.options.points} finite points")
         for series in grads:
-            res = residuals(view, series)
-            if not res.log:
+            if not series.finite.lowest > 0 or series.finite.climb < 0.999 * self.options.ratio:
                 continue
+            res = residuals(view, series)
             n = len(res.rise)
             start = max(5, int(self.options.guard * n))
             found = excursions(res, self.options.z, math.log(self.options.ratio), start)

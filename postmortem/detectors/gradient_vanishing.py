@@ -76,6 +76,8 @@ class GradientVanishing(BaseDetector):
         return bool(first > 0 and last < self.options.loss_left * first)
 
     def _fades(self, series: Series) -> Finding | None:
+        if series.lowest > 1e-30 and series.highest < 0.999 * self.options.ratio * series.lowest:
+            return None
         x = np.log(np.maximum(series.value, 1e-30))
         n = len(x)
         smooth = centred_median(x, 2 * max(1, n // 100) + 1)

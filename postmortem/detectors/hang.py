@@ -96,7 +96,7 @@ class Hang(BaseDetector):
         if view.run.ended in ("completed", "running"):
             return None
         stopped = [r.stopped for r in view.run.readings if r.machine is None and r.stopped is not None]
-        longest = max((s for s in view.series if np.isfinite(s.wall_time).sum() > 5), key=len, default=None)
+        longest = max((s for s in view.series if s.timed and np.isfinite(s.wall_time).sum() > 5), key=len, default=None)
         if longest is None:
             return None
         wall = longest.wall_time[np.isfinite(longest.wall_time)]

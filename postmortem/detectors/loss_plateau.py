@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -134,7 +135,7 @@ class LossPlateau(BaseDetector):
     def _never_fell(self, series: Series) -> tuple[int, str] | None:
         x = series.value
         level, spread = median(x), noise(x)
-        if not flat(x) or x.min() == x.max() or spread > 0.05 * abs(level) or x[0] - level > 4 * spread:
+        if x.min() == x.max() or spread > 0.05 * abs(level) or x[0] - level > 4 * spread or not flat(x):
             return None
         if _risen(x, level, spread) and (risen := _stays_from(x, level, _near(level, spread))):
             return int(series.step[risen]), f"it rose from {number(x[0])} at step {series.step[0]}, and never came back"
@@ -149,19 +150,19 @@ class LossPlateau(BaseDetector):
         if n < 40 or x.min() <= 0:
             return None
         y = np.log(x)
-        t = np.arange(n, dtype=float)
         stride = max(1, n // 400)
         rows = np.arange(0, n - stride + 1, stride)
         y = row_medians(y[: len(rows) * stride].reshape(-1, stride)) if stride > 1 else y
-        t = t[rows] / n
-        kinks = distinct(np.linspace(0.08 * len(y), (1 - self.options.share) * len(y), 60).astype(int))
-        errors = _decay_then_constant(t, y, kinks)
-        k = int(kinks[int(np.argmin(errors))])
+        t = rows / n
+        lines = _broken_lines(len(y), stride, n, self.options.share)
+        errors = lines.errors(y)
+        k = int(lines.kinks[int(np.argmin(errors))])
         before, after = y[:k], y[k:]
         w = max(4, k // 6)
         if k < 3 * w:
             return None
-        pace = [float(y[a : a + w].mean() - y[a + w : a + 2 * w].mean()) for a in (k - 3 * w, k - 2 * w)]
+        means = [float(np.add.reduce(y[a : a + w])) / w for a in (k - 3 * w, k - 2 * w, k - w)]
+        pace = [means[0] - means[1], means[1] - means[2]]
         if pace[1] < 0.6 * pace[0]:
             return None  # it was slowing down
         third = before[-max(4, k // 3) :]
@@ -173,9 +174,9 @@ class LossPlateau(BaseDetector):
             return None  # it did not reach this level by falling, it jumped up to it: loss-spike, divergence
         if not falling or not flat(after) or median(after) < np.log(0.05) + median(before[:5]):
             return None
-        gain = len(y) * np.log(_smooth_decay(t, y) / max(errors.min(), 1e-300)) / np.log(len(y))
-        if gain < self.options.evidence:
-            return None
+        least, unit = max(errors.min(), 1e-300), np.log(len(y))
+        if any(len(y) * np.log(error / least) / unit < self.options.evidence for error in _smooth_decays(t, y)):
+            return None  # one smooth decay that explains it nearly as well is enough
         step = int(series.step[rows[k]])
         explained = (
             _rate_fell(view, step)
@@ -247,32 +248,58 @@ def _rate_fell(view: View, step: int) -> bool:
     return bool(rate.finite.value[max(at, 0)] < 0.5 * rate.finite.value.max())
 
 
-def _smooth_decay(t: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Least squared error of saturating decays c + a f(t) for y and for exp(y), errors relative to the level.
+def _smooth_decays(t: NDArray[np.float64], y: NDArray[np.float64]) -> Iterator[float]:
+    """Least squared errors of saturating decays c + a f(t) for y and for exp(y), errors relative to the level.
 
     f: exponentials, stretched and squared ones, power laws, smooth steps.
     """
     x = np.exp(y - y.mean())
-    level = centred_median(x, 2 * max(2, len(x) // 20) + 1)
+    level, even = centred_median(x, 2 * max(2, len(x) // 20) + 1), np.ones_like(y)
+    for f in _decays(t):
+        yield _fit_error(f, y, even)
+        yield _fit_error(f, x, level)
+
+
+def _decays(t: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
     tau = np.geomspace(0.01, 3.0, 80)[:, None]
     u = t / tau
-    steps = [1 / (1 + np.exp(np.minimum(s * (t - tau), 500))) for s in (10, 16)]
-    decays = (np.exp(-u), np.exp(-(u**2)), np.exp(-(u**0.5)), 1 / (1 + u), (1 + u) ** -0.5, *steps)
-    return min(min(_fit_error(f, y, np.ones_like(y)), _fit_error(f, x, level)) for f in decays)
+    yield np.exp(-u)
+    yield np.exp(-(u**2))
+    yield np.exp(-(u**0.5))
+    yield 1 / (1 + u)
+    yield (1 + u) ** -0.5
+    for s in (10, 16):
+        yield 1 / (1 + np.exp(np.minimum(s * (t - tau), 500)))
 
 
-def _decay_then_constant(
-    t: NDArray[np.float64], y: NDArray[np.float64], kinks: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """For each of `kinks`, the squared error of the best parabola before that point and the best constant after it."""
-    before = np.arange(len(t)) < kinks[:, None]
-    u = t / t[kinks - 1, None]  # up to 1 before the kink, for a well-conditioned system
-    powers = np.stack([np.ones_like(u), u, u * u]) * before
-    products = np.einsum("ikn,jkn->kij", powers, powers)
-    parabola = np.linalg.solve(products, np.einsum("ikn,n->ki", powers, y)[..., None])
-    level = ((y * ~before).sum(axis=1) / (~before).sum(axis=1))[:, None]
-    rest = y - np.where(before, np.einsum("ikn,ki->kn", powers, parabola[..., 0]), level)
-    return np.asarray((rest * rest).sum(axis=1))
+class _BrokenLines:
+    """A parabola up to a point and a constant after it, for each of the points `kinks`.
+
+    What does not depend on the values is worked out once for all runs of one length.
+    """
+
+    def __init__(self, t: NDArray[np.float64], kinks: NDArray[np.intp]) -> None:
+        self.kinks = kinks
+        self.before = np.arange(len(t)) < kinks[:, None]
+        self.after = ~self.before
+        self.rows_after = self.after.sum(axis=1)
+        u = t / t[kinks - 1, None]  # up to 1 before the kink, for a well-conditioned system
+        self.powers = np.stack([np.ones_like(u), u, u * u]) * self.before
+        self.products = np.einsum("ikn,jkn->kij", self.powers, self.powers)
+
+    def errors(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For each kink, the squared error of the best parabola before it and the best constant after it."""
+        parabola = np.linalg.solve(self.products, np.einsum("ikn,n->ki", self.powers, y)[..., None])
+        level = ((y * self.after).sum(axis=1) / self.rows_after)[:, None]
+        rest = y - np.where(self.before, np.einsum("ikn,ki->kn", self.powers, parabola[..., 0]), level)
+        return np.asarray((rest * rest).sum(axis=1))
+
+
+@lru_cache(maxsize=8)
+def _broken_lines(rows: int, stride: int, n: int, share: float) -> _BrokenLines:
+    """Those of `rows` points, each of `stride` of n values."""
+    kinks = distinct(np.linspace(0.08 * rows, (1 - share) * rows, 60).astype(int))
+    return _BrokenLines(np.arange(0, rows * stride, stride) / n, kinks)
 
 
 def _fit_error(f: NDArray[np.float64], y: NDArray[np.float64], level: NDArray[np.float64]) -> float:

@@ -46,6 +46,10 @@ _AROUND, _SAME_WAY, _FAR_ABOVE = 6, 0.7, 3.0
 smooth curve, where noise has a third; the ratio to the usual one of them from which on a step is a jump."""
 _OF_A_MEAN = 4.0
 """The ratio to the level that the first row of a mean that starts again may reach."""
+_FEW_ROWS = 16
+"""Rows that are looked at one by one."""
+_SURELY = 1 - 1e-9
+"""Where a bound is to hold although logarithms are rounded."""
 _STAYS = 8
 """Ratio to the previous level, and points above half of what was learned, of a jump that gives it back."""
 
@@ -128,6 +132,8 @@ class LossSpike(BaseDetector):
             yield from (f for f in spikes if f.evidence["recovered"] or not few)
 
     def _spikes(self, view: View, series: Series, ratio: float, contest: bool = False) -> Iterator[Finding]:
+        if _cannot_jump(series.finite, ratio):
+            return
         res = residuals(view, series)
         start = max(5, int(self.options.guard * len(res.rise)))
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
@@ -265,6 +271,22 @@ class LossSpike(BaseDetector):
         return bool(lowest > 2 * before)
 
 
+def _cannot_jump(series: Series, ratio: float) -> bool:
+    """Whether no value is `ratio` times as high as one before it, nor lies above half of what was learned for long:
+    then there is no spike, whatever the noise is."""
+    x = series.value
+    if not series.climb <= ratio * _SURELY:
+        return False
+    if series.climb <= math.exp(_LEAST) * _SURELY:
+        return True
+    # as `_lost_half`, with the lowest value so far for the level before, which is no lower
+    half = 0.5 * (np.minimum.accumulate(x) + median(x[:3])) * _SURELY
+    stays = np.minimum(x[:-1], x[1:])  # the lowest of 2, of 4, of 8 values from here on
+    for apart in (2, 4):
+        stays = np.minimum(stays[:-apart], stays[apart:])
+    return not bool((stays[1:] > half[: max(len(stays) - 1, 0)]).any())
+
+
 def _one_row(res: Residuals, spike: Excursion) -> bool:
     """Whether a spike is one row of a few times the level, as a mean that starts again may print."""
     return res.log and spike.last == spike.first and spike.rise < math.log(_OF_A_MEAN)
@@ -320,6 +342,8 @@ def _lost_for_good(res: Residuals, start: int) -> Excursion | None:
 
 def _lowest_before(value: NDArray[np.float64], at: NDArray[np.intp]) -> NDArray[np.float64]:
     """The lowest of the `WINDOW` values before each of these rows."""
+    if len(at) <= _FEW_ROWS:
+        return np.array([value[max(0, row - WINDOW) : row].min() for row in at.tolist()])
     lowest = value[at - 1]
     for back in range(2, WINDOW + 1):
         np.minimum(lowest, value[np.maximum(at - back, 0)], out=lowest)

@@ -93,8 +93,11 @@ class LrJump(BaseDetector):
 
     def _only_jump(self, x: NDArray[np.float64]) -> int | None:
         """The row at which the learning rate jumps; None for no jump or several, as in a cyclic schedule."""
+        above = x[1:] > self.options.ratio * x[:-1]
+        if not above.any():
+            return None
         peak = np.maximum.accumulate(x)[:-1]
-        jumps = (x[1:] > self.options.ratio * x[:-1]) & (x[1:] >= self.options.share * peak) & (x[:-1] > 0)
+        jumps = above & (x[1:] >= self.options.share * peak) & (x[:-1] > 0)
         rises = np.flatnonzero(jumps) + 1
         rises = rises[np.diff(rises, prepend=-9) > 1]  # if means are logged, one jump spans two rows
         rises = rises[[not self._warming_up(x, int(i)) for i in rises]] if len(rises) else rises

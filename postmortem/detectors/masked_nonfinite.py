@@ -63,6 +63,8 @@ class MaskedNonfinite(BaseDetector):
         for series in losses:
             if won is not None and is_of_discriminator(series):
                 continue  # its loss is nothing because it never errs
+            if len(series) and series.value[-1] != 0 and self.options.points > 0:
+                continue
             nonzero = np.flatnonzero(series.value != 0)
             if not len(nonzero):
                 continue

@@ -54,6 +54,8 @@ class NonfiniteGradient(BaseDetector):
             raise NotChecked("no gradient norm logged together with a loss")
         loss = losses[0]
         for series in grads:
+            if series.finite is series:
+                continue
             bad = ~np.isfinite(series.value)
             finite = np.isfinite(series.value)
             if not bad.any() or not finite.any():

@@ -275,7 +275,7 @@ class StepReset(BaseDetector):
         return tag if loss is None else loss.tag
 
     def detect(self, view: View) -> Iterator[Finding]:
-        every = list(self._restarts(view))
+        every = list(self._restarts(view)) if view.restarts else []
         warned = [f for f in every if f.severity != "info"]
         if len(warned) <= _MOST:
             yield from every

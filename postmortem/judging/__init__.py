@@ -5,8 +5,8 @@ A finding's severity becomes the verdict in `verdict_of`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.checkpoints.find import by_epochs
 from postmortem.core.config import Config, check_selectors, make_options
@@ -16,6 +16,7 @@ from postmortem.core.objective import because
 from postmortem.core.report import LEFT_OUT, RunReport
 from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
+from postmortem.detectors.base import silenced
 from postmortem.judging.around import around
 from postmortem.judging.causes import diagnose
 from postmortem.judging.epochs import Epochs
@@ -90,7 +91,8 @@ class Examination:
         self.run = run
         self.detectors = detectors
         self.view = View(run)
-        self._of_log = _detect(self.view, [d for d in detectors if not _reads_checkpoints(d)])
+        of_log, self._of_checkpoints = _parted(detectors)
+        self._of_log = _detect(self.view, of_log)
         self.checkpoints = tuple(by_epochs(run.checkpoints, self.view.last_step) if run.checkpoints else ())
         """The run's checkpoints, those named by epoch get a step if the log counts epochs."""
 
@@ -112,7 +114,7 @@ class Examination:
         """The report, including what is known of the checkpoints that were inspected."""
         run = self.run
         view = self.view.with_checkpoints(inspected.checkpoints if inspected is not None else self.checkpoints)
-        answers = self._of_log | _detect(view, [d for d in self.detectors if _reads_checkpoints(d)])
+        answers = self._of_log | _detect(view, self._of_checkpoints)
         in_order = [answers[d.code] for d in self.detectors]
         found = [f for a in in_order for f in a.findings]
         hung = any(f.name == "hang" for f in found)  # then the log does not stop without a reason
@@ -164,8 +166,7 @@ def _at_epochs(report: RunReport, view: View) -> RunReport:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(NamedTuple):
     """The answer of one detector: its findings, or why it could not check the run (`why_not`)."""
 
     code: str
@@ -174,12 +175,22 @@ class _Answer:
     problem: Problem | None = None
 
 
-def _reads_checkpoints(detector: Detector) -> bool:
-    return getattr(detector, "reads_checkpoints", False)  # a plugin need not inherit from BaseDetector
+def _parted(detectors: Iterable[Detector]) -> tuple[list[Detector], list[Detector]]:
+    """The detectors that read the log, and those that read checkpoints."""
+    of_log: list[Detector] = []
+    of_checkpoints: list[Detector] = []
+    for detector in detectors:  # a plugin need not inherit from BaseDetector
+        (of_checkpoints if getattr(detector, "reads_checkpoints", False) else of_log).append(detector)
+    return of_log, of_checkpoints
 
 
 def _detect(view: View, detectors: Iterable[Detector]) -> dict[str, _Answer]:
     """The answer of each detector, by its code."""
+    with silenced():
+        return _detected(view, detectors)
+
+
+def _detected(view: View, detectors: Iterable[Detector]) -> dict[str, _Answer]:
     answers = {}
     listed = _listed_by(view.run)
     for detector in detectors:
@@ -188,8 +199,9 @@ def _detect(view: View, detectors: Iterable[Detector]) -> dict[str, _Answer]:
             answers[code] = _Answer(code, why_not=f"a list of results: column {listed!r} names each row")
             continue
         try:
-            found = tuple(qualified(_well_formed(f), view.run) for f in detector.detect(view))
-            answers[code] = _Answer(code, found)
+            unguarded = getattr(detector.detect, "unguarded", None)  # warnings are silent here for all of them
+            found = unguarded(detector, view) if unguarded is not None else detector.detect(view)
+            answers[code] = _Answer(code, tuple([qualified(_well_formed(f), view.run) for f in found]))
         except NotChecked as why:
             answers[code] = _Answer(code, why_not=str(why))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a faulty detector must not end the scan

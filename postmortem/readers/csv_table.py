@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip
 from postmortem.readers import reader
-from postmortem.readers.shared.decode import decoded
+from postmortem.readers.shared.decode import decoded, head_text
 from postmortem.readers.shared.json_numbers import is_blank, written_number
 from postmortem.readers.shared.long_rows import LongRows
 from postmortem.readers.shared.open_end import CUT, NO_END, NOT_USED, last_number
@@ -70,7 +71,7 @@ class CsvTable:
         """A .csv or .tsv file whose header names a counter, an epoch or a known metric."""
         if path.suffix.lower() not in (".csv", ".tsv"):
             return False
-        lines = [line for line in decoded(head)[0].splitlines() if not _is_comment(line)][:2]
+        lines = [*islice((line for line in head_text(head).splitlines() if not _is_comment(line)), 2)]
         if not lines:
             return False
         separator = _separator(lines[0], path)
@@ -166,8 +167,7 @@ class _File:
             return False
         if (values := _all_numbers(self.separator.join(rows).split(self.separator))) is None:
             return False
-        row, column = np.divmod(np.arange(len(values)), len(names))
-        self.table.add_rows(len(rows), names, row, column, np.array(values))
+        self.table.add_table(names, values)
         self.times += [np.nan] * len(rows)
         self.last_cells.extend(row.rpartition(self.separator)[2].strip() for row in rows[-_COMPARED:])
         return True
@@ -233,7 +233,7 @@ def _all_numbers(cells: list[str]) -> list[float] | None:
         values = list(map(float, cells))
     except ValueError:
         return None
-    return None if any("_" in cell for cell in cells) else values
+    return None if "_" in "".join(cells) else values
 
 
 def _is_header(cells: list[str]) -> bool:

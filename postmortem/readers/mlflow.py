@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _KEY = later(r"^(\w+):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _ENDS: dict[str, Ended] = {"1": "running", "3": "completed", "4": "crashed", "5": "killed"}
 """RunStatus of MLflow's service.proto; 2 is a run that has not begun."""
-_FOLDERS = ("metrics", "params", "tags")
+_FOLDERS = frozenset(("metrics", "params", "tags"))
 
 
 @reader
@@ -78,6 +78,8 @@ class MLflow:
 
 def is_part_of_a_store(path: Path) -> bool:
     """Whether `path` is a metric, a parameter or a tag of a run in a folder store, read with the run's meta.yaml."""
+    if _FOLDERS.isdisjoint(path.parts[:-1]):
+        return False
     above = [folder for folder in path.parents[:8] if folder.name in _FOLDERS]
     return any((folder.parent / "meta.yaml").is_file() for folder in above)
 

@@ -13,7 +13,7 @@ from postmortem.core.model import Problem
 from postmortem.core.points import PointsBuilder
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
-from postmortem.readers.shared.decode import decoded
+from postmortem.readers.shared.decode import decoded, head_text
 from postmortem.readers.shared.json_numbers import written_number
 from postmortem.readers.shared.open_end import CUT, NOT_USED
 from postmortem.readers.shared.row_table import iso_time
@@ -44,7 +44,7 @@ class NvidiaSmi:
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
         """A table whose header names a time and what nvidia-smi measures."""
-        names = _header(decoded(head)[0].lstrip("\ufeff").partition("\n")[0])
+        names = _header(head_text(head).lstrip("\ufeff").partition("\n")[0])
         return "time" in names and ("busy" in names or "memory" in names)
 
     @staticmethod

@@ -28,6 +28,7 @@ from postmortem.runs.config import config_of_run
 from postmortem.runs.interleaved import told_apart
 from postmortem.runs.kept import current
 from postmortem.runs.launched import has_recipe, launched, only_script
+from postmortem.runs.names_in import NamesIn
 from postmortem.runs.streams import streams_of
 from postmortem.runs.watched import record, watched
 from postmortem.runs.writers import Writer, by_writer, labels
@@ -130,7 +131,7 @@ def _assembled(
     config: dict[str, Any] = {}
     summary: dict[str, Any] = {}
     skipped = Skips()
-    notes = [*notes]
+    there, notes = NamesIn(shared), [*notes]
     for part, reading in readings:
         events += reading.events
         problems += reading.problems
@@ -142,8 +143,8 @@ def _assembled(
             events += _console_events(reading, console)
     streams = streams_of(readings, notes)
     notes += without_tag(roles or {}, {tag for stream in streams for tag in stream.points.tags})
-    settings = config_of_run(config, files, roots, shared, problems, notes)
-    started = launched(files, settings, shared)
+    settings = config_of_run(config, files, roots, shared, problems, notes, there)
+    started = launched(files, settings, shared, there)
     noted = watched([part for part, _ in readings], streams)
     events += record(noted, readings)
     return Run(
@@ -162,8 +163,8 @@ def _assembled(
         role_overrides=dict(roles or {}),
         readings=[replace(reading, points=Points.empty()) for _, reading in readings],
         launched=started,
-        script=only_script(files, settings, shared) if started is None else None,
-        recipe=has_recipe(files),
+        script=only_script(files, settings, shared, there) if started is None else None,
+        recipe=has_recipe(files, there),
         captures=captures_of(files.path, *(p.path.parent for p, _ in readings if history_of(p.path))),
         watched=noted,
     )
@@ -180,6 +181,8 @@ def _without_copies(parts: list[Part]) -> tuple[list[Part], list[str]]:
 
     Outputs are all kept: ranks may print the same.
     """
+    if len(parts) == 1:
+        return parts, []
     kept: list[Part] = []
     notes = []
     by_size: dict[object, list[Part]] = defaultdict(list)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from postmortem.core.run import Run
     from postmortem.runs.claimed import RunFiles
+    from postmortem.runs.names_in import NamesIn
 
 NAMES = (
     "config.json",
@@ -43,17 +44,18 @@ def config_of_run(
     shared: Collection[Path],
     problems: list[Problem],
     notes: list[str],
+    there: NamesIn | None = None,
 ) -> dict[str, Any]:
     """The configuration of a run: what its logs contain (`logged`), overridden by the settings file next to them.
 
     The file is searched for in the folder of the run, in those of its logs, and in the folders above them up to one
     of `roots`, as long as these are not `shared` with other runs. What cannot be understood is added to `problems`,
-    and settings files that are not used, because another one is, to `notes`.
+    and settings files that are not used, because another one is, to `notes`. `there` are the names in the folders.
     """
     own = files.path if files.path.is_dir() else files.path.parent
     of_logs = (part.path.parent for part in files.parts)
     inside = [folder for folder in of_logs if not names_a_checkpoint(folder)]  # there it is the model's, not the run's
-    return {**logged, **find_config([own, *inside, *folders_above(own, roots, shared)], problems, notes)}
+    return {**logged, **find_config([own, *inside, *folders_above(own, roots, shared)], problems, notes, there)}
 
 
 def config_for_replay(run: Run | None, target: Path, problems: list[Problem]) -> dict[str, Any]:
@@ -63,12 +65,19 @@ def config_for_replay(run: Run | None, target: Path, problems: list[Problem]) ->
     return {**beside, **(run.config if run is not None else {})}
 
 
-def find_config(folders: Iterable[Path], problems: list[Problem], notes: list[str] | None = None) -> dict[str, Any]:
+def find_config(
+    folders: Iterable[Path], problems: list[Problem], notes: list[str] | None = None, there: NamesIn | None = None
+) -> dict[str, Any]:
     """The settings of the first file in `folders` that has one of `NAMES` and holds any; {} if there is none.
 
     If `notes` is given, the later files that hold settings as well are named there. Their problems do not count.
     """
-    paths = (os.path.join(folder, name) for folder in dict.fromkeys(folders) for name in NAMES)
+    paths = (
+        os.path.join(folder, name)
+        for folder in dict.fromkeys(map(str, folders))
+        for name in NAMES
+        if there is None or there.may_hold(folder, name.partition("/")[0])
+    )
     for path in paths:
         if found := _settings_in(path, problems):
             unused = [str(Path(other)) for other in paths if _settings_in(other, [])] if notes is not None else []

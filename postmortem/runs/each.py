@@ -32,4 +32,6 @@ def read(
     with collected_faults() as faults:
         found = checkpoints_of(files.path, roots, shared)
         events = name_parameters(run.event_list, found)
+    if not found and not faults:
+        return runs
     return [replace(run, checkpoints=found, event_list=events, problems=[*run.problems, *faults])]

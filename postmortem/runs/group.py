@@ -26,6 +26,7 @@ from postmortem.runs.file_names import (
     whole_log,
 )
 from postmortem.runs.loggers import FOLDERS_OF_EVENTS, NAMELESS, one_log_and_its_tables, two_loggers
+from postmortem.runs.names_in import lying_in
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
 from postmortem.runs.splits import SPLITS, name_splits, split_tables
@@ -52,7 +53,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
     runs: list[RunFiles] = []
     problems: list[Problem] = []
     seen: set[str] = set()
-    folders: dict[Path, str] = {}
+    folders: dict[str, str] = {}
     for root in paths:
         root, only = _file_and_run(root)
         try:
@@ -126,8 +127,7 @@ class Grouping:
         self.files = [file for file in files if file.content != "monitor" and not is_history(file)]
         self.monitors = [file for file in files if file.content == "monitor"]
         self.problems = problems
-        self._homes_in: Counter[Path] = Counter()
-        """The homes of runs in each folder and below it."""
+        self._words: dict[Path, frozenset[bytes]] = {}  # of the first lines of tables
 
     def runs(self) -> list[RunFiles]:
         """The runs in order of their names, after all rules."""
@@ -139,7 +139,7 @@ class Grouping:
         groups: dict[tuple[Path, str], list[ClaimedFile]] = defaultdict(list)
         for file in self.files:
             groups[file.run].append(file)
-        self._homes_in = Counter(above for home in {home for home, _ in groups} for above in (home, *home.parents))
+        self._homes_in = lying_in({home for home, _ in groups})  # in each folder and below it
         in_order = sorted(groups.items(), key=lambda group: (str(group[0][0]), group[0][1]))
         return [self._run(home, key, members) for (home, key), members in in_order]
 
@@ -261,7 +261,7 @@ class Grouping:
                 keys[file.path] = by_job.setdefault(job, keys[file.path])
         self._join_attempts(members, keys)
         self._join_requeued(members, keys)
-        for group in split_tables(file.path for file in members if file.content == "table"):
+        for group in split_tables((f.path for f in members if f.content == "table"), self._words):
             keys.update(dict.fromkeys(group, min(keys[path] for path in group)))
         names = set(keys.values())
         if any(file.content == "table" and not keys[file.path] for file in members):
@@ -342,7 +342,7 @@ class Grouping:
 
     def tell_splits_apart(self) -> None:
         """The split in the names of two tables of one run becomes the prefix of their tags."""
-        name_splits(self.files)
+        name_splits(self.files, self._words)
 
     def _add_monitors(self) -> None:
         """A log of the machine belongs to the only run in its folder or below it; else it stands alone."""

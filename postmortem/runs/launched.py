@@ -21,6 +21,7 @@ from postmortem.core.launched import Launched
 from postmortem.core.outside import looked_at
 from postmortem.core.patterns import later
 from postmortem.readers import content_of
+from postmortem.runs.names_in import NamesIn
 from postmortem.runs.script_options import options_of, resume_words, spelled, text_of
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _TRAINING = later(r"\.backward\(|\.fit\(|Trainer\(")
 """What the text of a script holds that trains."""
 _TRAINS = later(r"train|tune|main|run|fit|sft|dpo|pretrain", re.I)
 _ASSIGNMENT = later(r"[A-Za-z_]\w*=.*")
+_SHELL = (".sh", ".slurm", ".sbatch", ".bash")
 _EXPANDED = later(r"[$`*?{}()\[\]~]")  # the shell makes other words of it
 
 
@@ -55,28 +57,36 @@ class _Call(NamedTuple):
     source: str
 
 
-def launched(files: RunFiles, config: dict[str, Any], shared: Collection[Path]) -> Launched | None:
-    """The command that started the run of these files, as they say it; None where they do not."""
+def launched(
+    files: RunFiles, config: dict[str, Any], shared: Collection[Path], there: NamesIn | None = None
+) -> Launched | None:
+    """The command that started the run of these files, as they say it; None where they do not.
+
+    `there` are the names in its folders.
+    """
+    there = there or NamesIn(shared)
     folder = files.path if files.path.is_dir() else files.path.parent
     folders = [folder, *dict.fromkeys(part.path.parent for part in files.parts if part.path.parent != folder)]
     logs = [part.path for part in files.parts if content_of(part.reader) == "output"][:_MOST_FILES]
     heads = [(path, _head(path)) for path in logs]
     call = (
-        _only(_of_wandb(part.path for part in files.parts[:_MOST_FILES]))
+        _only(_of_wandb((part.path for part in files.parts[:_MOST_FILES]), there))
         or _only(_of_log(heads))
-        or (_only(_of_scripts(folder)) if folder not in shared else None)
+        or (_only(_of_scripts(folder)) if folder not in shared and there.may_end(folder, _SHELL) else None)
         or _of_namespace(heads, folder)
     )
     return _launched(call, folders, config) if call is not None else None
 
 
-def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path]) -> Launched | None:
+def only_script(
+    files: RunFiles, config: dict[str, Any], shared: Collection[Path], there: NamesIn | None = None
+) -> Launched | None:
     """A call, without options, of the one script in the run's folder that trains; None if there is none, or several.
 
     A folder that several runs share (`shared`) does not count.
     """
     folder = _folder(files)
-    if folder in shared:
+    if folder in shared or not (there or NamesIn()).may_end(folder, (".py",)):
         return None
     scripts = [p for p in _named(folder, ".py")[:_MOST_SCRIPTS] if p.stem != "recipe" and p.is_file()]
     training = [p for p in scripts if _TRAINING.search(text_of(p))]
@@ -86,10 +96,12 @@ def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path
     return replace(_launched(call, [folder], config), guessed=True)
 
 
-def has_recipe(files: RunFiles) -> bool:
+def has_recipe(files: RunFiles, there: NamesIn | None = None) -> bool:
     """Whether a recipe.py lies in the run's folder or beside it."""
     folder = _folder(files)
-    return any(looked_at(f / "recipe.py").is_file() for f in (folder, folder / ".."))  # also if that is a link
+    beside = looked_at(folder / ".." / "recipe.py").is_file()  # also if that is a link
+    own = looked_at(folder / "recipe.py")
+    return beside or ((there or NamesIn()).may_hold(folder, own.name) and own.is_file())
 
 
 def _folder(files: RunFiles) -> Path:
@@ -140,18 +152,24 @@ def _of_log(heads: list[tuple[Path, str]]) -> Iterator[_Call]:
                 yield call
 
 
-def _of_wandb(paths: Iterable[Path]) -> Iterator[_Call]:
-    folders = dict.fromkeys(folder for path in paths for folder in (path.parent, path.parent / "files"))
-    for folder in folders:
-        try:
-            said = json.loads((folder / "wandb-metadata.json").read_text("utf-8"))
-            program, args = str(said["program"]), [str(word) for word in said.get("args") or []]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # not there, or of another form: then nothing is known
-        if not looked_at(Path(program)).is_file() and isinstance(said.get("codePath"), str):
-            program = said["codePath"]  # relative to the repository
-        if call := _called(["python", program, *args], str(folder / "wandb-metadata.json")):
-            yield call
+def _of_wandb(paths: Iterable[Path], there: NamesIn) -> Iterator[_Call]:
+    for folder in dict.fromkeys(path.parent for path in paths):
+        if there.may_hold(folder, "wandb-metadata.json"):
+            yield from _of_metadata(folder)
+        if there.may_hold(folder, "files"):
+            yield from _of_metadata(folder / "files")
+
+
+def _of_metadata(folder: Path) -> Iterator[_Call]:
+    try:
+        said = json.loads((folder / "wandb-metadata.json").read_text("utf-8"))
+        program, args = str(said["program"]), [str(word) for word in said.get("args") or []]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # not there, or of another form: then nothing is known
+    if not looked_at(Path(program)).is_file() and isinstance(said.get("codePath"), str):
+        program = said["codePath"]  # relative to the repository
+    if call := _called(["python", program, *args], str(folder / "wandb-metadata.json")):
+        yield call
 
 
 def _named(folder: Path, *endings: str) -> list[Path]:
@@ -164,7 +182,7 @@ def _named(folder: Path, *endings: str) -> list[Path]:
 
 def _of_scripts(folder: Path) -> Iterator[_Call]:
     """The calls in the shell scripts of a folder; a line with variables says too little."""
-    scripts = [p for p in _named(folder, ".sh", ".slurm", ".sbatch", ".bash") if p.is_file()]
+    scripts = [p for p in _named(folder, *_SHELL) if p.is_file()]
     for path in scripts[:_MOST_SCRIPTS]:
         for line in text_of(path).replace("\\\n", " ").splitlines():
             if not _EXPANDED.search(line) and (call := _call(line, str(path))):

@@ -38,7 +38,9 @@ _PROBE = 4096
 """Bytes before the end of a copy that show whether the file only grew."""
 _MOST_FILES = 100_000
 _HTTP = ("http://", "https://")
-_LOGGERS = ("fsspec", "s3fs", "gcsfs", "aiohttp", "aiobotocore", "botocore", "google", "asyncio")
+_LOGGERS = ("fsspec", "s3fs", "gcsfs", "aiohttp", "aiobotocore", "botocore")
+_SHARED_LOGGERS = ("google", "asyncio")
+"""Loggers of file systems that other parts of the user's program may use as well."""
 _JUDGED_WHOLE = {".json", ".gz", ".xz", ".bz2", ".zst", ".db", ".sqlite", ".sqlite3"}
 """Endings of files of which the first 4 KiB may not show what they hold."""
 
@@ -83,11 +85,11 @@ def copied(url: str) -> Copy:
         import fsspec
     except ImportError as error:
         raise MissingExtra(url, "remote") from error
-    _silence()
     try:
-        system, root = fsspec.core.url_to_fs(url)
-        system.invalidate_cache()
-        return _copied(system, root, url)
+        with _silenced():
+            system, root = fsspec.core.url_to_fs(url)
+            system.invalidate_cache()
+            return _copied(system, root, url)
     except FileNotFoundError as error:
         if (why := _unreachable(error.__cause__)) is not None:
             raise PostmortemError(f"{url}: cannot be read: {why}") from error
@@ -104,13 +106,23 @@ def copied(url: str) -> Copy:
         ) from error
 
 
-def _silence() -> None:
-    """What file systems log is in their errors as well, and where nobody listens Python prints it, with tracebacks."""
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """What file systems log is in their errors as well, and where nobody listens Python prints it, with tracebacks.
+
+    Loggers of other parts of the program are silent inside of this only.
+    """
     import logging
 
-    for logger in map(logging.getLogger, _LOGGERS):
-        if not logger.handlers:
-            logger.addHandler(logging.NullHandler())
+    unheard = [name for name in (*_LOGGERS, *_SHARED_LOGGERS) if not logging.getLogger(name).handlers]
+    handler = logging.NullHandler()
+    for name in unheard:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield
+    finally:
+        for name in set(unheard) & {*_SHARED_LOGGERS}:
+            logging.getLogger(name).removeHandler(handler)
 
 
 def _unreachable(cause: BaseException | None) -> str | None:

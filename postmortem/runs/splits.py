@@ -13,42 +13,50 @@ if TYPE_CHECKING:
 
     from postmortem.runs.claimed import ClaimedFile
 
+    Words = dict[Path, frozenset[bytes]]
+
 SPLITS = {"train", "training", "learn", "val", "valid", "validation", "eval", "evaluation", "dev", "test"}
 """Names of the parts of the data, in lower case; CatBoost writes ``learn`` and ``test``."""
 _HEAD = 1 << 14
 """Bytes in which the first line of a table ends."""
 
 
-def name_splits(files: Iterable[ClaimedFile]) -> None:
-    """Gives such tables of one run the prefix of their tags."""
+def name_splits(files: Iterable[ClaimedFile], words: Words) -> None:
+    """Gives such tables of one run the prefix of their tags; `words` as in `split_tables`."""
     tables: dict[tuple[Path, str], list[ClaimedFile]] = defaultdict(list)
     for file in files:
         if file.content == "table":
             tables[file.run].append(file)
     for of_a_run in (several for several in tables.values() if len(several) > 1):
-        splits = {path: split for group in split_tables(f.path for f in of_a_run) for path, split in group.items()}
+        splits = {
+            path: split for group in split_tables((f.path for f in of_a_run), words) for path, split in group.items()
+        }
         for file in of_a_run:
             file.prefix = splits.get(file.path, file.prefix)
 
 
-def split_tables(tables: Iterable[Path]) -> list[dict[Path, str]]:
+def split_tables(tables: Iterable[Path], words: Words) -> list[dict[Path, str]]:
     """Groups of tables whose names differ only in the split, and whose columns are the same: table -> its split.
 
-    A table whose columns name the split, ``val_loss``, has other columns than the one of the training.
+    A table whose columns name the split, ``val_loss``, has other columns than the one of the training. `words` keeps
+    those of the first lines for the next call.
     """
     named: dict[tuple[Path, str], dict[Path, str]] = defaultdict(dict)
     for path in tables:
-        words = re.findall(r"[^\W_]+", path.stem.lower())
-        found = [word for word in words if word in SPLITS]
+        parts = re.findall(r"[^\W_]+", path.stem.lower())
+        found = [part for part in parts if part in SPLITS]
         if len(found) == 1:
-            rest = " ".join("" if word == found[0] else word for word in words)
+            rest = " ".join("" if part == found[0] else part for part in parts)
             named[path.parent, f"{rest} {path.suffix.lower()}"][path] = found[0]
-    return [group for group in named.values() if len(set(group.values())) > 1 and _same_columns(group)]
+    return [group for group in named.values() if len(set(group.values())) > 1 and _same_columns(group, words)]
 
 
-def _same_columns(tables: Iterable[Path]) -> bool:
+def _same_columns(tables: Iterable[Path], words: Words) -> bool:
     """Whether the words of the first lines are the same, or those of one table are among those of the other."""
-    first = sorted((set(re.findall(rb"[A-Za-z_][^\s,;|\"]*", _first_line(path))) for path in tables), key=len)
+    for path in tables:
+        if path not in words:
+            words[path] = frozenset(re.findall(rb"[A-Za-z_][^\s,;|\"]*", _first_line(path)))
+    first = sorted((words[path] for path in tables), key=len)
     return bool(first[0]) and all(smaller <= larger for smaller, larger in pairwise(first))
 
 

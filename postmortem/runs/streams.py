@@ -26,11 +26,12 @@ def streams_of(readings: Sequence[tuple[Part, Reading]], notes: list[str]) -> li
     grouped: dict[tuple[str, str], list[Points]] = defaultdict(list)
     times: dict[int, tuple[float, float]] = {}
     kept_apart: list[tuple[Points, int]] = []
+    alone = len(readings) == 1  # then nothing was written at the same time
     for part, reading in readings:
         points = reading.points
         if not len(points):
             continue
-        begin, end = times[id(points)] = span(part, reading)
+        begin, end = times[id(points)] = (0.0, 0.0) if alone else span(part, reading)
         name, writer, repeated = part.stream, 1, False
         while rivals := [
             other

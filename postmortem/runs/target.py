@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from postmortem.checkpoints.captures import is_capture
 from postmortem.checkpoints.find import is_checkpoint
 from postmortem.core.errors import NotFoundError, UsageError
 from postmortem.runs.group import discover
+from postmortem.runs.names_in import lying_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,8 +79,7 @@ def chosen(runs: Sequence[Run], path: Path) -> Run | None:
 
 def shared_folders(runs: Iterable[RunFiles]) -> frozenset[Path]:
     """The folders in and above which more than one of `runs` lies: a checkpoint there belongs to none of them."""
-    lying_in = Counter(folder for files in runs for folder in (files.path, *files.path.parents))
-    return frozenset(folder for folder, count in lying_in.items() if count > 1)
+    return frozenset(folder for folder, count in lying_in(files.path for files in runs).items() if count > 1)
 
 
 def _first_with_runs(folders: list[Path]) -> tuple[Path, list[RunFiles]]:

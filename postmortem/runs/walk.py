@@ -96,14 +96,14 @@ def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
                 problems.append(Problem(path=entry.path, what=why, lost="the file", extent="file"))
 
 
-def real_path(path: Path, folders: dict[Path, str]) -> str:
-    """The path without links; `folders` are those that were asked for."""
-    if os.path.islink(path):
+def real_path(path: Path | str, folders: dict[str, str]) -> str:
+    """The path without links; `folders` are those that were asked for, as most lie in the same ones."""
+    folder, name = os.path.split(path)
+    if not name or name in (".", "..") or os.path.islink(path):
         return os.path.realpath(path)
-    folder = path.parent
     if folder not in folders:
-        folders[folder] = os.path.realpath(folder)
-    return os.path.join(folders[folder], path.name)
+        folders[folder] = real_path(folder, folders) if folder else os.path.realpath(folder)
+    return os.path.join(folders[folder], name)
 
 
 def kind_of(mode: int) -> str:

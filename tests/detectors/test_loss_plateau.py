@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from postmortem.detectors.loss_plateau import LossPlateau, _decay_then_constant, _smooth_decay
+from postmortem.detectors.loss_plateau import LossPlateau, _BrokenLines, _smooth_decays
 from tests.detectors.cases import N, fires, noise, quiet
 
 
@@ -35,14 +35,14 @@ def test_all_parabolas_at_once_are_those_of_a_loop(n):
     kinks = np.unique(np.linspace(0.08 * n, 0.7 * n, 60).astype(int))
     heads = [y[:k] - np.polyval(np.polyfit(t[:k], y[:k], 2), t[:k]) for k in kinks]
     expected = [h @ h + ((y[k:] - y[k:].mean()) ** 2).sum() for h, k in zip(heads, kinks, strict=True)]
-    np.testing.assert_allclose(_decay_then_constant(t, y, kinks), expected, rtol=1e-9)
+    np.testing.assert_allclose(_BrokenLines(t, kinks).errors(y), expected, rtol=1e-9)
 
 
 def test_all_decays_at_once_fit_a_decay():
     """A curve of the family is fitted to rounding; what is none leaves the error of the best fit by least squares."""
     t = np.arange(200) / 200
-    assert _smooth_decay(t, 2 + 0.5 * np.exp(-t / np.geomspace(0.01, 3.0, 80)[40])) < 1e-24
-    line = _smooth_decay(t, 1 - np.maximum(0, 0.5 - t))
+    assert min(_smooth_decays(t, 2 + 0.5 * np.exp(-t / np.geomspace(0.01, 3.0, 80)[40]))) < 1e-24
+    line = min(_smooth_decays(t, 1 - np.maximum(0, 0.5 - t)))
     tau = np.geomspace(0.01, 3.0, 80)
     y = 1 - np.maximum(0, 0.5 - t)
     shapes = [f for u in tau for f in (np.exp(-((t / u) ** 2)), np.exp(-t / u))]

@@ -232,6 +232,7 @@ def test_an_s3_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_reached(tmp_path: Path, postmortem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One clear line each: no such protocol, no server, a command that needs files, a missing package."""
+    of_the_program = logging.getLogger("asyncio").handlers[:]
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         refused = f"http://127.0.0.1:{unused.getsockname()[1]}/a.log"
@@ -243,6 +244,7 @@ def test_what_cannot_be_reached(tmp_path: Path, postmortem: Any, monkeypatch: py
             called = postmortem("scan", url)
             assert (called.code, what in called.err, called.err.count("\n")) == (2, True, 1), called.err
     assert logging.getLogger("gcsfs").handlers  # else Python prints what it logs, with its tracebacks
+    assert logging.getLogger("asyncio").handlers == of_the_program
     assert "local files only" in postmortem("checkpoints", "s3://a/b").err
     (tmp_path / "train.log").write_text(LOG)
     assert postmortem("scan", (tmp_path / "train.log").as_uri()).code == 1

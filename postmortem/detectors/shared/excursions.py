@@ -69,7 +69,8 @@ def _residuals(series: Series) -> Residuals:
     y = np.log(x) if log else x / max(float(np.abs(x).max(initial=0)), 1e-300)  # scaled: no overflow in differences
     base = trailing_median(y, WINDOW)
     rise = y - base
-    steps = np.abs(np.diff(y, prepend=y[:1]))  # of neighbours, so that a trend does not count as noise
+    steps = np.zeros(len(y))
+    np.abs(y[1:] - y[:-1], out=steps[1:])  # of neighbours, so that a trend does not count as noise
     local = SIGMA / 2**0.5 * trailing_median(steps, WINDOW)
     overall = sigma(rise[len(rise) // 25 :])
     scale = np.maximum(np.maximum(local, 0.5 * overall if np.isfinite(overall) else 0.0), 1e-9)

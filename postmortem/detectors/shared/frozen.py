@@ -22,6 +22,8 @@ def constant_from(series: Series) -> int:
     x = series.value
     if not len(x):
         return 0
+    if len(x) > 1 and x[-2] != x[-1]:
+        return len(x) - 1
     different = np.flatnonzero(x != x[-1])
     return int(different[-1]) + 1 if len(different) else 0
 

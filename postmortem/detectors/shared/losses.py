@@ -21,17 +21,25 @@ def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:
     """The finite training losses to judge, longest first, and whether they compete (GANs, reinforcement learning)."""
     losses = totals(view, "loss", points)
     alike = {s.tag for s in losses if not is_total(s.tag) and len(s) > 0.5 * len(losses[0])}
-    return losses, (len(alike) > 1 or _rewarded(view) or _explores(view)) and not scores_nothing(view)
+    return losses, (len(alike) > 1 or _competes(view)) and not scores_nothing(view)
 
 
 def totals(view: View, role: str, points: int) -> list[Series]:
     """The finite series of a role with enough points, up to where they broke. If one tag is clearly the total, its
     parts are left out: a regularisation term may rise by design."""
-    found = [s for s in (before_break(raw).finite for raw in view.of(role)) if len(s) >= points]
-    found = [s for s in found if not _is_no_course(view, s)]
+    found = [s for s in _courses(view, role) if len(s) >= points]
     whole = {s.tag for s in found}
     found = [s for s in found if not _INDEX.search(s.tag) or _INDEX.sub("", s.tag, count=1) not in whole]
     return [s for s in found if is_total(s.tag)] or found
+
+
+def _courses(view: View, role: str) -> list[Series]:
+    """The finite series of a role up to where they broke, as far as their points are in an order of time."""
+    found: list[Series] | None = view.cache.get(("courses", role))
+    if found is None:
+        found = [s for s in (before_break(raw).finite for raw in view.of(role)) if not _is_no_course(view, s)]
+        view.cache["courses", role] = found
+    return found
 
 
 _INDEX = re.compile(r"[_/. -](?:[A-Za-z]{0,6}\d{1,3})(?=[_/. -]|$)")
@@ -48,6 +56,12 @@ def _is_no_course(view: View, series: Series) -> bool:
 
 def scores_nothing(view: View) -> bool:
     """Whether scores or rewards are logged and all stay near zero: then no competition excuses a loss that rises."""
+    if "scores nothing" not in view.cache:
+        view.cache["scores nothing"] = _scores_nothing(view)
+    return bool(view.cache["scores nothing"])
+
+
+def _scores_nothing(view: View) -> bool:
     scores = [s.finite.value for s in view.of("val_accuracy", "accuracy") if len(s.finite) >= 8]
     rewards = [s.finite.value for s in view.of("reward") if len(s.finite) >= 8]
     return bool(scores or rewards) and (
@@ -107,6 +121,13 @@ def follows_the_return(view: View, series: Series, since: int, rise: float) -> b
 
 
 _EXPLORATION = later(r"(?i)(?:^|[/_ .-])(?:eps|epsilon|ε|exploration[_ ]?(?:rate|prob|eps\w*)?)$")
+
+
+def _competes(view: View) -> bool:
+    """Whether a reward or a share of random actions shows reinforcement learning."""
+    if "competes" not in view.cache:
+        view.cache["competes"] = _rewarded(view) or _explores(view)
+    return bool(view.cache["competes"])
 
 
 def _explores(view: View) -> bool:

@@ -91,6 +91,8 @@ def dead_from(series: Series, share: float = 1e-5) -> int | None:
     x = series.value
     if not len(x) or not (peak := float(x.max(initial=0.0))) > 0:
         return 0 if len(x) and not x.any() else None
+    if x[-1] > share * peak:
+        return None
     alive = np.flatnonzero(x > share * peak)
     at = int(alive[-1]) + 1
     return at if at < len(x) and not _may_be_rounded(series, at) else None

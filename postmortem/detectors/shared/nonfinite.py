@@ -62,6 +62,8 @@ def onsets(view: View, kind: str) -> list[Onset]:
     """
     found = []
     for series in view.series:
+        if series.finite is series:
+            continue
         bad = np.isnan(series.value) if kind == "nan" else np.isinf(series.value)
         if bad.any() and (onset := _onset(view, series, bad)):
             if onset.earlier:
@@ -220,6 +222,8 @@ def _what_follows(onset: Onset) -> str:
 def before_break(series: Series) -> Series:
     """The series up to where it broke: finite points that lie among more non-finite ones, up to the end of the log, are
     single batches that did not fail, and show no level. `_LEVEL` finite points in a row do."""
+    if series.finite is series:
+        return series
     bad = ~np.isfinite(series.value)
     levels = [last for first, last in groups(~bad) if last - first + 1 >= _LEVEL] if bad.any() else []
     after = bad[levels[-1] + 1 :] if levels else bad[:0]

@@ -36,7 +36,7 @@ def reported_nonfinite(detector: BaseDetector, view: View, *, gradients: bool) -
     trained after the report, or the printed loss does not change any more; info if the program skipped the step; else
     a warning, as the numbers do not show it.
     """
-    if any(s.role in ALWAYS_DEFINED and not np.isfinite(s.value).all() for s in view.series):
+    if not view.events or any(s.role in ALWAYS_DEFINED and s.finite is not s for s in view.series):
         return
     reports = [e for e in view.events if e.kind == "nan-report" and _is_gradient(e) == gradients]
     skipped = [e for e in view.events if e.kind in ("update-skipped", "nonfinite-replaced")]

@@ -154,7 +154,7 @@ def _timing(raw: Series, how: str) -> Timing:
 def _from_wall_time(view: View) -> Timing | None:
     """Differences of the times at which rows of the loss were written, per step."""
     loss = view.main("loss")
-    if loss is None:
+    if loss is None or not loss.timed:
         return None
     series = loss.take(np.isfinite(loss.wall_time))
     if len(series) < 3:

@@ -43,6 +43,8 @@ ABOUT_NUMBERS = later(
 
 def named(findings: Iterable[Finding], *names: str) -> list[Finding]:
     """Findings of these names at severity warning or error, earliest step first, ties in the order of the names."""
+    if not findings:
+        return []
     chosen = [f for f in findings if f.name in names and f.severity != "info"]
     return sorted(chosen, key=lambda f: (f.step is None, f.step or 0, names.index(f.name)))
 
@@ -54,6 +56,8 @@ def faults(view: View, findings: Iterable[Finding]) -> list[Finding]:
     learning rate comes first. An evaluation
     between the last finite and the first non-finite row of the training loss counts as of the later row.
     """
+    if not findings:
+        return []
     order = (
         "loss-scale-collapse",
         "nonfinite-gradient",

@@ -28,7 +28,7 @@ def is_run(path: Path) -> bool:
 
 def is_part_of_a_repository(path: Path) -> bool:
     """Whether `path` is a file of a repository, or of a database as it has: it is read with the run, or not at all."""
-    return is_file_of_a_database(path) or (not is_run(path) and FOLDER in (folder.name for folder in path.parents[:5]))
+    return is_file_of_a_database(path) or (not is_run(path) and FOLDER in path.parts[-6:-1])
 
 
 def add_names(database: Path, run: str, reading: Reading) -> None:

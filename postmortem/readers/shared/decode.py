@@ -6,6 +6,7 @@ import codecs
 import errno
 import os
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import Problem
@@ -109,6 +110,12 @@ def begins_with_nuls(path: Path) -> bool:
     """Whether a file begins with NUL bytes that are not part of a character."""
     with path.open("rb") as file:
         return file.read(len(FOUR_NULS)) == FOUR_NULS
+
+
+@lru_cache(maxsize=4)
+def head_text(head: bytes) -> str:
+    """The text of the first bytes of a file, which several readers ask for one after the other."""
+    return decoded(head)[0]
 
 
 def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:

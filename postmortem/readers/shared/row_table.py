@@ -8,13 +8,13 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from postmortem.core.model import Problem
 from postmortem.core.patterns import later
-from postmortem.core.points import Points, PointsBuilder
+from postmortem.core.points import Points
 from postmortem.core.roles import role_of
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, UNSURE, epoch_axis, plain, row_axis, step_axis
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from postmortem.core.reading import Reading
     from postmortem.readers.shared.step_column import Axis
 
+T = TypeVar("T", np.float64, np.int16)
+_FEW_COLUMNS = 4
+"""Columns that are picked out one by one; more are sorted out at once."""
 _TIMES = {"wall_time", "walltime", "timestamp", "time", "datetime", "date", "created_at", "unix_time"}
 _RANKS = {"rank", "global_rank"}
 TELLING = {*COUNTERS, *UNSURE, *EPOCHS, *_TIMES, *_RANKS}
@@ -99,6 +102,16 @@ class RowTable:
         self._value.frombytes(value.tobytes())
         self.n += n
 
+    def add_table(self, names: Sequence[str], values: Sequence[float]) -> None:
+        """Appends rows that each have a number in each of the columns `names`: `values` row by row."""
+        n = len(values) // len(names)
+        code = np.array([self._codes.setdefault(name, len(self._codes)) for name in names], np.int64)
+        rows = np.arange(self.n, self.n + n, dtype=np.int64)
+        self._code.frombytes(code[None, :].repeat(n, axis=0).tobytes())
+        self._row.frombytes(rows.repeat(len(names)).tobytes())
+        self._value.extend(values)
+        self.n += n
+
     def add_text(self, name: str, line: int, text: str) -> None:
         """Counts a cell that holds text."""
         texts = self._texts.setdefault(name, _Texts(line=line))
@@ -111,6 +124,8 @@ class RowTable:
 
         A column of text that now and then holds a number is none, nor is a setting such as "loss": "mse".
         """
+        if not self._texts:
+            return {}
         numbers = Counter(self._code)
         found = {}
         for name, texts in self._texts.items():
@@ -136,16 +151,17 @@ class RowTable:
     def columns(self, *more: str) -> dict[str, NDArray[np.float64]]:
         """The columns that may hold step, epoch, time or rank, and the columns `more`: float64[n], NaN if absent."""
         code, at, value = self._arrays()
-        short = code.astype(np.uint16) if len(self._codes) < 1 << 16 else code  # sorted in linear time
-        order = np.argsort(short, kind="stable")
-        bounds = np.searchsorted(code[order], np.arange(len(self._codes) + 1))
+        asked = {name: own for name, own in self._codes.items() if plain(name) in TELLING or name in more}
+        if len(asked) > _FEW_COLUMNS:
+            short = code.astype(np.uint16) if len(self._codes) < 1 << 16 else code  # sorted in linear time
+            order = np.argsort(short, kind="stable")
+            bounds = np.searchsorted(code[order], np.arange(len(self._codes) + 1)).tolist()
         found = {}
-        for name, own in self._codes.items():
-            if plain(name) in TELLING or name in more:
-                mine = order[bounds[own] : bounds[own + 1]]
-                column = np.full(self.n, math.nan)
-                column[at[mine]] = value[mine]
-                found[name] = column
+        for name, own in asked.items():
+            mine = order[bounds[own] : bounds[own + 1]] if len(asked) > _FEW_COLUMNS else np.flatnonzero(code == own)
+            column = np.full(self.n, math.nan)
+            column[at[mine]] = value[mine]
+            found[name] = column
         return found
 
     def in_each_row(self) -> bool:
@@ -171,29 +187,35 @@ class RowTable:
         `step` int64[n], `wall_time` float64[n] and `rank` int16[n] belong to the rows; the last two may be scalars.
         """
         code, at, value = self._arrays()
-        kept = np.array([name not in leave_out for name in self._codes], bool)[code]
-        if len(without):
-            kept &= ~np.isin(at, without)
-        code, at, value = code[kept], at[kept], value[kept]
-        if by_step:
-            order_of_steps = np.argsort(step[at], kind="stable")
-            code, at, value = code[order_of_steps], at[order_of_steps], value[order_of_steps]
         tags = [name for name in self._codes if name not in leave_out]
         order = {name: i for i, name in enumerate(tags)}
         renumbered = np.array([order.get(name, -1) for name in self._codes], np.int32)
-        builder = PointsBuilder()
-        builder.extend_columns(
+        own = renumbered[code] if len(renumbered) else np.empty(0, np.int32)
+        kept = own >= 0
+        if len(without):
+            kept &= ~np.isin(at, without)
+        own, at, value = own[kept], at[kept], value[kept]
+        if by_step:
+            order_of_steps = np.argsort(step[at], kind="stable")
+            own, at, value = own[order_of_steps], at[order_of_steps], value[order_of_steps]
+        return Points(
             tags,
-            renumbered[code],
-            step[at],
+            own,
+            step[at].astype(np.int64, copy=False),
             value,
-            np.broadcast_to(wall_time, self.n)[at],
-            np.broadcast_to(rank, self.n)[at],
+            _at(at, wall_time, np.float64),
+            _at(at, rank, np.int16),
         )
-        return builder.build()
 
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         return np.array(self._code, np.int64), np.array(self._row, np.int64), np.array(self._value, np.float64)
+
+
+def _at(rows: NDArray[np.int64], column: Any, dtype: type[T]) -> NDArray[T]:
+    """The cells of a column, or the one number that stands for all of them, in these rows."""
+    return (
+        column[rows].astype(dtype, copy=False) if isinstance(column, np.ndarray) else np.full(len(rows), column, dtype)
+    )
 
 
 def finish(
@@ -245,8 +267,8 @@ def finish(
 def _wall_times(columns: dict[str, NDArray[np.float64]]) -> tuple[str, NDArray[np.float64]] | None:
     """Name and values, in seconds, of the column that holds seconds or milliseconds since the epoch."""
     for name, column in columns.items():
-        known = column[~np.isnan(column)]
-        if plain(name) in _TIMES and len(known):
+        known = column[~np.isnan(column)] if plain(name) in _TIMES else column[:0]
+        if len(known):
             for scale in (1.0, 1e3):
                 if (known >= _EARLIEST * scale).all() and (known <= _LATEST * scale).all():
                     return name, column / scale

@@ -112,14 +112,19 @@ def step_axis(
     pieced together from damaged lines: their cells count only between those of their neighbours. `dense`: a metric is
     logged in most rows. Returns None if no column counts steps; try `epoch_axis` then.
     """
+    one_rank = rank is None or bool((rank == rank[:1]).all())
+    candidates = [*(d for d in declared if d in columns), *counter_names(columns)]
+    if candidates and one_rank and not len(torn) and _counts_plainly(columns[candidates[0]]):
+        name = candidates[0]
+        return Axis(name, columns[name].astype(np.int64), (name,), f"steps are taken from column {name!r}")
     rows = next((len(c) for c in columns.values()), 0)
     epoch = next((columns[name] for name in _named(columns, EPOCHS) if not np.isnan(columns[name]).all()), None)
     epochs = _filled(epoch) if epoch is not None else None
-    for name in [*(d for d in declared if d in columns), *counter_names(columns)]:
+    for name in candidates:
         column, wrong = _without_wrong(columns[name], torn)
         restarts = 0.5 if plain(name) in SURE or name in declared else 0.02
         if _covers(column, rows) and _counts(column, epochs, rank, restarts):
-            if dense and (rank is None or (rank == rank[:1]).all()):
+            if dense and one_rank:
                 name, column, wrong = _finer(columns, torn, (name, column, wrong))
             return Axis(name, _filled_int(column), (name,), f"steps are taken from column {name!r}", wrong)
     for name in _named(columns, WITHIN_EPOCH):
@@ -212,7 +217,14 @@ def row_axis(rows: int) -> Axis:
 
 
 def _named(names: Iterable[str], known: tuple[str, ...]) -> list[str]:
-    return sorted((n for n in names if plain(n) in known), key=lambda n: (known.index(plain(n)), n.count("/"), n))
+    place = _places(known)
+    return sorted((n for n in names if plain(n) in place), key=lambda n: (place[plain(n)], n.count("/"), n))
+
+
+@lru_cache(maxsize=16)
+def _places(known: tuple[str, ...]) -> dict[str, int]:
+    """Where in `known` each name is first."""
+    return {name: i for i, name in reversed([*enumerate(known)])}
 
 
 def _covers(column: NDArray[np.float64], rows: int) -> bool:
@@ -305,6 +317,12 @@ def _impossible(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """The values that are no count, NaN included."""
     possible: NDArray[np.bool_] = (values >= 0) & (values < LARGEST) & (values == np.floor(values))
     return ~possible
+
+
+def _counts_plainly(column: NDArray[np.float64]) -> bool:
+    """Whether each row has a possible count above the one before: then no other question has to be asked."""
+    rises = len(column) > 1 and column[0] >= 0 and column[-1] < LARGEST and bool((column[1:] > column[:-1]).all())
+    return rises and bool((column == np.floor(column)).all())
 
 
 def _counts(
