@@ -275,7 +275,7 @@ class Levels(Observer):
         try:
             self._rows.add(row.as_json())
         except OSError as error:
-            self._stop(f"no history is kept: {error.filename or ''} {error.strerror or error}")
+            self._stop(f"no history is kept: {error.filename or 'its folder'}: {error.strerror or error}")
 
     def _stop(self, why: str) -> None:
         self._off = True
@@ -296,7 +296,7 @@ class Levels(Observer):
                 self._rows.add({"tick": tick.number, "time": time.time(), "loss": tick.losses[-1]})
             self._rows.flush()
         except OSError as error:
-            self._stop(f"no history is kept: {error.filename or ''} {error.strerror or error}")
+            self._stop(f"no history is kept: {error.filename or 'its folder'}: {error.strerror or error}")
 
     def close(self, tick: Tick | None = None) -> None:
         """Nothing more is measured, and what is there is written. tick: the one under way, at a fault."""
