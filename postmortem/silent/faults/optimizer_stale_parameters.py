@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.trials import Trial
 
@@ -32,6 +32,9 @@ class OptimizerStaleParameters(BaseFault):
     family = "gradient-flow"
     checks = "the optimizer holds the parameters that the model uses"
     trial = Trial("parameters that no optimizer holds given to the optimizer", changes.completed)
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(list(look.held), "parameter in an optimizer", "parameters in optimizers")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.stepped:
