@@ -43,8 +43,10 @@ class OptimizerStaleParameters(BaseFault):
         like = {look.parameters[p].shape for p in unheld}
         for optimizer in look.stepped:
             idle = [p for p in look.held_by(optimizer) if p not in look.reached]
-            # the module of one may have run before it was replaced, as to see whether shapes fit
-            stale = [p for p in idle if p not in look.owners or look.parameters[p].shape in like]
+            # the module of one may have run before it was replaced, as to see whether shapes fit; one that is frozen is
+            # not in the place of another
+            ran = [p for p in idle if look.parameters[p].shape in like and p not in look.frozen]
+            stale = [p for p in idle if p not in look.owners or p in ran]
             shapes = {look.parameters[p].shape for p in stale}
             instead = [p for p in unheld if look.parameters[p].shape in shapes] or unheld
             if not stale or not instead:
