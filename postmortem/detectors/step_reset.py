@@ -37,6 +37,8 @@ _SUMMARY = 8
 """Values before a restart among which those of a summary are."""
 _AT_ITS_LEVEL = 0.15
 """The share of what a loss had fallen by which it may lie higher and still go on where it was."""
+_OTHER = 3.0
+"""The ratio to its last values from which on a loss that is lower is another one, and does not go on."""
 _NEAR_THE_START = 0.01
 """The share of the steps before a restart below which no checkpoint is that a program resumes from."""
 _APPENDED = ("text", "csv", "json", "jsonl")
@@ -151,7 +153,8 @@ def _goes_on(old: NDArray[np.float64], new: NDArray[np.float64]) -> bool:
     if min(len(old), len(new)) < _FEW:
         return False
     first, last, after = (median(part) for part in (old[:3], old[-3:], new[:3]))
-    return first - last > sigma(np.diff(old[-20:])) and after < last + _AT_ITS_LEVEL * (first - last)
+    other = 0 < _OTHER * after < last
+    return first - last > sigma(np.diff(old[-20:])) and after < last + _AT_ITS_LEVEL * (first - last) and not other
 
 
 def _begins_anew(view: View, restart: Restart) -> bool:

@@ -5,7 +5,7 @@ from math import isclose
 from statistics import median
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._updates import losses, ratio, rising, updates
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import source
@@ -47,6 +47,9 @@ class GradientClipTooSmall(BaseFault):
     because_of = ("clip-before-unscale",)
     checks = "clipping leaves gradients that still change the weights"
     trial = Trial("no clipping", without_clipping)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, Clipped, "clipping of gradients", "clippings of gradients")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         clips = [c for c in look.of(Clipped) if c.scale == 1]
