@@ -280,7 +280,7 @@ def _is_sum_of_parts(name: str, known: Collection[str]) -> bool:
 
 _WHOLE = re.compile(r"(loss|losses|lossfn|total|objective|sum)$")
 _BESIDE = re.compile(
-    r"(lm|avg|average|mean|running|batch|mini|step|epoch|iter|iteration|overall|smooth|smoothed|ema|current|value|fn"
+    r"(lm|avg|average|mean|actual|running|batch|mini|step|epoch|iter|iteration|overall|smooth|smoothed|ema|current|value|fn"
     r"|metrics?|opt|optim|reduced|global|train|training|trn|val|valid|validation|eval|evaluation|dev|test|combined"
     r"|final|full|weighted|unnamed)$"
 )
