@@ -75,9 +75,10 @@ def _carried(draft: Draft, found_again: NDArray[np.bool_]) -> NDArray[Any]:
         mine = in_bar & same & ~found_again[b]
         found.append(b[mine])
         owner.append(of_b[mine])
-    carried: NDArray[Any] = np.concatenate(found)
-    anew = again[np.concatenate(owner)] & evaluated[codes[carried]]
-    return carried[~anew]
+    same_again = np.concatenate(found)
+    anew = again[np.concatenate(owner)] & evaluated[codes[same_again]]
+    carried: NDArray[Any] = same_again[~anew]
+    return carried
 
 
 class _Twins:
