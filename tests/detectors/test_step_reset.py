@@ -317,6 +317,14 @@ def test_a_training_that_begins_after_the_summary_of_another(tmp_path):
     assert [how for how, _, _ in found] == ["warning"]
 
 
+def test_a_new_training_that_logs_its_first_steps_late(tmp_path):
+    """Nobody resumes thousands of steps back: a counter that starts again within the first hundredth starts over."""
+    first = [f"iter {i}: loss {3 * np.exp(-i / 300) + 1 + i % 7 / 100:.4f}\n" for i in range(1, 4000)]
+    second = [f"iter {i}: loss {3 * np.exp(-i / 300) + 1 + i % 5 / 100:.4f}\n" for i in range(30, 900)]
+    _, [found] = _restarts(tmp_path, *first, *second)
+    assert found[:2] == ("info", 30)
+
+
 def _two_counts(tmp_path, resumes):
     rows = []
     for k in range(8):
