@@ -47,7 +47,7 @@ HELD_OUT = (
 )
 _SPLIT = re.compile(
     rf"(?:^|[ /])['\[(]*{HELD_OUT}(?:$|[ /\d\])'])|^{HELD_OUT}(?=loss|acc)"
-    rf"|^(?:va|vl|vld|dv|ho|tst|cv)[ /](?=\w)|{languages.HELD_OUT_NAMES}"
+    rf"|^(?:va|vl|vld|dv|ho|tst|te|ts|cv)[ /](?=\w)|{languages.HELD_OUT_NAMES}"
 )
 
 _OF_HELD_OUT = later(rf"^{HELD_OUT}[ /]+|[ /]+{HELD_OUT}$")
@@ -59,13 +59,17 @@ _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
 
 
+_IN_CAPITALS = re.compile(r"(?<=[a-z][a-z])(?=[A-Z])|(?<=\b[TV][rsae])(?=(?:Loss|Acc)(?![a-z]))")
+"""Where a new word begins without a blank: ``trainLoss``, ``TrLoss``, ``VaAcc``."""
+
+
 @lru_cache(maxsize=65_536)
 def plain_name(tag: str) -> str:
     """``trainLoss``, ``train_loss`` and ``Train.Loss`` are ``train loss``; slashes stay, and ``mAP`` is one word.
 
     Accents are left out.
     """
-    name = languages.without_accents(re.sub(r"(?<=[a-z][a-z])(?=[A-Z])", " ", tag).lower())
+    name = languages.without_accents(_IN_CAPITALS.sub(" ", tag).lower())
     return re.sub(r" ?/ ?", "/", re.sub(r"[\s_\-.:=]+", " ", name)).strip()
 
 
@@ -311,7 +315,7 @@ def _is_sum_of_parts(name: str, known: Collection[str]) -> bool:
 
 _WHOLE = re.compile(r"(loss|losses|lossfn|total|objective|sum)$")
 _BESIDE = re.compile(
-    r"(lm|avg|average|mean|running|batch|mini|step|epoch|iter|iteration|overall|smooth|smoothed|ema|current|value|fn"
+    r"(lm|avg|average|mean|actual|running|batch|mini|step|epoch|iter|iteration|overall|smooth|smoothed|ema|current|value|fn"
     r"|metrics?|opt|optim|reduced|global|train|training|trn|val|valid|validation|eval|evaluation|dev|test|combined"
     r"|final|full|weighted|unnamed)$"
 )
