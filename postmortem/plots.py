@@ -44,6 +44,7 @@ _HUGE = 1e100  # larger values are drawn here, as the axes' arithmetic would ove
 _NEAR = 50  # points on each side of a step that is looked at
 _SIZE = (9, 5)  # inches
 _POINTS = 4000  # drawn per series: four for each pixel of a wide figure
+_UNLIKE = 10  # times as many steps of one run as of another, from which a linear axis would hide the shorter one
 
 
 class _Shown(Axes):
@@ -81,8 +82,9 @@ def plot_report(
 ) -> Axes:
     """The runs of a report in the panels of `plot_run`, the main series of each, labelled with the run's name.
 
-    The six worst runs that hold their numbers are drawn. `tags` and `around` are as in `plot_run`; a run without a
-    tag is not in its panel. KeyError if no run has one of the tags; ValueError if no run holds its numbers.
+    The six worst runs that hold their numbers are drawn, over a logarithmic step where their lengths are very
+    different. `tags` and `around` are as in `plot_run`; a run without a tag is not in its panel. KeyError if no run has
+    one of the tags; ValueError if no run holds its numbers.
     """
     runs = [run for run in report.runs if run.run is not None]
     if not runs:
@@ -98,7 +100,10 @@ def plot_report(
             raise KeyError(f"unknown tag {tag!r} in all runs of the report")
     colors = {run.name: f"C{i}" for i, run in enumerate(runs)}
     unit = "epoch" if all(_numbers(run).step_axis == "epoch" for run in runs[:_MOST_LINES]) else "step"
-    top = _panels([(_plain(name), lines) for name, lines in panels.items() if lines], ax, (), colors, unit)
+    shown_lines = [(_plain(name), lines) for name, lines in panels.items() if lines]
+    top = _panels(shown_lines, ax, (), colors, unit)
+    if around is None:
+        _spread(top, [one for _, lines in shown_lines for _, one in lines])
     others = len(report.runs) - len(runs[:_MOST_LINES])
     shown = f"{len(report.runs)} runs" + (f", {others} not drawn" if others else "")
     top.set_title(shown, fontsize="medium", loc="left")
@@ -139,6 +144,7 @@ def _panels(
     for i, ((name, lines), panel) in enumerate(zip(panels, stack, strict=True)):
         for label, one in lines:
             _draw(one, panel, label, shade=0.2 / len(lines), color=(colors or {}).get(label))
+        _scale(panel, [one for _, one in lines])
         _mark(panel, findings, {one.tag for _, one in lines}, labels=i == 0)
         panel.set_ylabel(name, fontsize="small")
         if len(lines) > 1:
@@ -159,17 +165,37 @@ def _draw(series: Series, ax: Axes, label: str, *, shade: float, color: str | No
     shown = series.thinned(_POINTS)
     step, value = shown.step, shown.value
     finite = np.isfinite(value)
-    logarithmic = _logarithmic(series.role, value[finite])
-    value = np.where(finite, np.clip(value, 1 / _HUGE if logarithmic else -_HUGE, _HUGE), np.nan)
+    value = np.where(finite, np.clip(value, -_HUGE, _HUGE), np.nan)
+    value = np.where(np.abs(value) < 1 / _HUGE, np.sign(value) / _HUGE, value)  # NaN stays, 0 as well
     marker = "." if finite.sum() <= 50 else ""
+    label = label if finite.any() else f"{label} (no finite value)"
     (line,) = ax.plot(step, value, lw=1.2, label=_plain(label), marker=marker, color=color)
     if not finite.all():
         across = ax.get_xaxis_transform()
         first = np.flatnonzero(~finite & np.concatenate([[True], finite[:-1]]))
         ax.fill_between(step, 0, 1, where=~finite, transform=across, color=_COLORS["error"], alpha=shade, lw=0)
         ax.plot(step[first], np.full(len(first), 0.97), marker="x", color=line.get_color(), transform=across, ls="")
-    if logarithmic:
+
+
+def _scale(ax: Axes, drawn: Sequence[Series]) -> None:
+    """A logarithmic axis where a curve needs one; linear around zero where another curve has values that are not
+    positive, which a logarithm would leave out."""
+    values = [one.value[np.isfinite(one.value)] for one in drawn]
+    if not any(_logarithmic(one.role, value) for one, value in zip(drawn, values, strict=True)):
+        return
+    if all((value > 0).all() for value in values):
         ax.set_yscale("log")
+    else:
+        sizes = [float(np.median(np.abs(value[value != 0]))) for value in values if (value != 0).any()]
+        ax.set_yscale("symlog", linthresh=min(max(min(sizes), 1 / _HUGE), _HUGE))
+
+
+def _spread(top: Axes, drawn: Sequence[Series]) -> None:
+    """A logarithmic step where one run has many times the steps of another, and would hide it at the left edge."""
+    lengths = [int(one.step.max()) for one in drawn if len(one) and one.step.max() > 0]
+    if lengths and max(lengths) > _UNLIKE * min(lengths):
+        top.set_xscale("symlog", linthresh=1.0)
+        top.set_xlim(left=min(0, *(int(one.step.min()) for one in drawn if len(one))))
 
 
 def _no_rounding(ax: Axes) -> None:

@@ -170,6 +170,36 @@ def test_runs_of_a_report_share_panels_in_a_colour_each():
         plot_report(Report(runs=(report_of(None),), version="1"))
 
 
+def test_values_that_are_not_positive_are_drawn_beside_a_curve_that_needs_a_logarithm():
+    """Linear around zero: a logarithm would leave -2 out, and only its name would be there."""
+    falling = np.geomspace(1e4, 1, 200)
+    runs = [report_of(make_run(loss=falling)), report_of(make_run(loss=np.full(200, -2.0)))]
+    runs[1].name = "negative"
+    ax = plot_report(Report(runs=tuple(runs), version="1"))
+    drawn(ax)
+    assert ax.get_yscale() == "symlog"
+    low, high = ax.get_ylim()
+    assert low < -2.0 < 1e4 < high
+
+
+@pytest.mark.parametrize(("lengths", "scale"), [((300, 25_600), "symlog"), ((300, 900), "linear")])
+def test_a_short_run_is_not_hidden_by_a_long_one(lengths, scale):
+    """Steps are logarithmic where one run has many times those of another."""
+    runs = [report_of(make_run(n, loss=np.linspace(2, 1, n))) for n in lengths]
+    runs[1].name = "long"
+    ax = plot_report(Report(runs=tuple(runs), version="1"))
+    drawn(ax)
+    assert ax.get_xscale() == scale
+
+
+def test_the_legend_says_which_run_has_no_finite_value():
+    """It has a name there and no line."""
+    runs = [report_of(make_run(10, loss=np.full(10, v))) for v in (1.0, np.nan)]
+    runs[1].name = "dead"
+    ax = plot_report(Report(runs=tuple(runs), version="1"))
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["exp7", "dead (no finite value)"]
+
+
 def test_a_notebook_shows_the_figure():
     """The axes that `plot` returns are a picture, without pyplot."""
     assert plot_run(make_run())._repr_png_().startswith(b"\x89PNG")

@@ -264,16 +264,9 @@ class Agent(Flags):
             self.standby.course += [(fault.tick - 1, norm) for norm in self._norms]
         answer = self.standby.investigate(fault, fixes=self.plan["fix"], capture=asked, above=above)
         if answer is None:
-            why = "no copy of the process was there to repeat the step"
-            if self.standby.record.full:
-                why += ": the batches since the last one take too much memory to be kept"
-            if not listener.optimizers | listener.stepped:
-                why = NO_OPTIMIZER
-            elif not self._forks():
-                why = _HINDERED if self.standby.hindered else _NO_FORK
-            elif "budget" in self.plan:
-                why += f": within a budget of {self.plan['budget']:g} there is one in some steps only"
-            self.report.line("unexamined", why=why, again=why != NO_OPTIMIZER and not self._forks())
+            known = listener.optimizers | listener.stepped
+            why = self._without_copy() if known else NO_OPTIMIZER
+            self.report.line("unexamined", why=why, again=bool(known) and not self._forks())
             return
         if "capture" in answer:
             self.report.line("capture", **answer["capture"])
@@ -286,6 +279,15 @@ class Agent(Flags):
             self.report.line("unexamined", why="; ".join(found["how"]), again=True)
             return
         tell(self.report, answer)
+
+    def _without_copy(self) -> str:
+        """Why there is none."""
+        if not self._forks():
+            return _HINDERED if self.standby.hindered else _NO_FORK
+        why = "no copy of the process was there to repeat the step"
+        if self.standby.record.full:
+            why += ": the batches since the last one take too much memory to be kept"
+        return why
 
     def raised(self, error: BaseException) -> None:
         """An exception that nobody caught; a non-finite value may be the reason."""

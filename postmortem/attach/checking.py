@@ -15,7 +15,6 @@ from postmortem.attach.missing import check_given_paths
 from postmortem.attach.printed import last_words
 from postmortem.core.blame import ENOUGH, Check, CheckResult
 from postmortem.core.errors import ReplayError
-from postmortem.silent.facts import Over
 from postmortem.silent.faults import FAULTS
 from postmortem.silent.judge import judge, learns_nothing, nonfinite_loss
 from postmortem.silent.look import read
@@ -62,21 +61,21 @@ def check(
     check_given_paths(command)
     started, begins = time.monotonic(), begins or (lambda what: None)
     run = partial(_run, command, steps=steps, sandbox=sandbox, offline=offline)
-    begins("the first steps are observed")
+    begins("the command runs, and its first steps are observed")
     with run(seconds=seconds) as ran:
-        result = looked(ran.session, command, time.monotonic() - started)
+        looks = ran.looks
+        result = looked(ran.session, command, time.monotonic() - started, looks)
         if not result.steps:
             told = Answers(ran.session).unseen(ran.code, last_words(ran.session), command)
             raise ReplayError(told + (f", after {time.monotonic() - started:.0f} s" if ran.code is None else ""))
-        looks = read(ran.session / "silent")
         result = replace(result, failed=Answers.failure(ran.code, last_words(ran.session)))
     if result.too_few and not result.failed:
         result = replace(result, notes=(*result.notes, _why_few(ran, seconds, steps)))
     if not tries or (result.too_few and not result.faults):
         return result
-    faults = _tried(result.faults, looks, run, (seconds, ran.start), begins) if result.faults else ()
+    faults, unchanged = _tried(result.faults, looks, run, (seconds, ran.start), begins)
     again = partial(_run, command, sandbox=sandbox, offline=offline)
-    checks = (*result.checks, *_checked(looks, again, (seconds, ran.start), begins))
+    checks = (*result.checks, *_checked(looks, unchanged, again, (seconds, ran.start), begins))
     return replace(result, faults=faults, checks=checks, seconds=time.monotonic() - started)
 
 
@@ -99,18 +98,28 @@ def _left(until: float, start: float) -> dict[str, float]:
 
 
 def _checked(
-    looks: Sequence[Look], run: Callable[..., Any], time_for: tuple[float, float], begins: Callable[[str], None]
+    looks: Sequence[Look],
+    unchanged: Sequence[Look] | None,
+    run: Callable[..., Any],
+    time_for: tuple[float, float],
+    begins: Callable[[str], None],
 ) -> list[Check]:
-    """The lines of the checklist for which the command runs again. time_for: all of it, and its start each time."""
+    """The lines of the checklist for which the command runs again, as seldom as that can be: a run that was to be
+    changed and was not is a second run. unchanged: of such a one. time_for: all of it, and its start each time."""
     until = time.monotonic() + time_for[0]
     found = []
     for name, steps in LENGTHS.items():
+        if name == "two-runs-agree" and unchanged:
+            found.append(agree(looks, unchanged))
+            continue
         try:
             left = _left(until, time_for[1])
-            begins(f"another run, for {name}")
+            begins(f"the command runs again, for {name} ({steps} steps at most)")
             with run(steps=steps, trial=name, **left) as ran:
-                again, used = read(ran.session / "silent"), (ran.session / "used").exists()
-            found.append(agree(looks, again) if name == "two-runs-agree" else overfitted(again, used=used))
+                found.append(
+                    agree(looks, ran.looks) if name == "two-runs-agree" else overfitted(ran.looks, used=ran.used)
+                )
+                unchanged = unchanged or ran.unchanged
         except ReplayError as error:
             found.append(Check(name, "not checked", str(error)))
     return found
@@ -122,32 +131,40 @@ def _tried(
     run: Callable[..., Any],
     time_for: tuple[float, float],
     begins: Callable[[str], None],
-) -> tuple[Blame, ...]:
-    """The faults, each with what was tried against it."""
+) -> tuple[tuple[Blame, ...], Sequence[Look] | None]:
+    """The faults, each with what was tried against it, and what a run shows whose change had no effect."""
     until = time.monotonic() + time_for[0]
     tried: dict[str, dict[str, Any]] = {}
+    unchanged: Sequence[Look] | None = None
     trials = {kind.name: kind.trial for kind in FAULTS if kind.trial is not None}
     for name in dict.fromkeys(fault.name for fault in faults if fault.name in trials):
         trial = trials[name]
         try:
             left = _left(until, time_for[1])
-            begins(f"another run, with a change: {trial.what}")
+            begins(f"the command runs again, with a change: {trial.what}")
             with run(trial=name, **left) as ran:
-                changed, used = read(ran.session / "silent"), (ran.session / "used").exists()
-                again = next((c for c in judge(changed)[1] if c.name == name), None) if trial.by == "fault" else None
-                tried[name] = outcome(trial, looks, changed, used=used, again=again)
+                again = next((c for c in judge(ran.looks)[1] if c.name == name), None) if trial.by == "fault" else None
+                tried[name] = outcome(trial, looks, ran.looks, used=ran.used, again=again)
+                unchanged = unchanged or ran.unchanged
         except ReplayError as error:
             tried[name] = {"what": trial.what, "cured": None, "why": str(error)}
-    return tuple(replace(f, tried=(tried[f.name],)) if f.name in tried else f for f in faults)
+    return tuple(replace(f, tried=(tried[f.name],)) if f.name in tried else f for f in faults), unchanged
 
 
 class _Ran(NamedTuple):
     """A run of the command. session: removed in the end. code: its exit code, None where it was stopped. start: seconds
-    until its first optimizer step."""
+    until its first optimizer step. looks: what was observed. used: the change that was to be tried had an effect."""
 
     session: Path
     code: int | None
     start: float
+    looks: list[Look]
+    used: bool
+
+    @property
+    def unchanged(self) -> list[Look] | None:
+        """What was observed, of a run like the first one."""
+        return None if self.used else self.looks
 
 
 @contextmanager
@@ -167,20 +184,19 @@ def _run(
     with shut_in(command, session, plan, session, offline=offline, sandbox=sandbox) as launched:
         waiting = _Waiting(session / "silent", seconds + starting)
         launched.wait(until=waiting.enough)
-        over = [fact.ended for look in read(session / "silent") for fact in look.of(Over)]
-        if over and all(over):
+        if waiting.all_ended():
             launched.wait(timeout=_ENDING)  # it ends by itself: its exit code tells whether it failed
         code = launched.returncode if launched.ended else None
         (session / "done").touch()
         if launched.failed:
             raise ReplayError(launched.failed)
-        yield _Ran(session, code, waiting.start)
+        yield _Ran(session, code, waiting.start, read(session / "silent"), (session / "used").exists())
     launched.remove()
 
 
-def looked(session: Path, command: Sequence[str], seconds: float) -> CheckResult:
-    """What the looks of a session show."""
-    looks = read(session / "silent")
+def looked(session: Path, command: Sequence[str], seconds: float, looks: Sequence[Look] | None = None) -> CheckResult:
+    """What the looks of a session show. looks: where they were read already."""
+    looks = read(session / "silent") if looks is None else looks
     faults, checks = judge(looks)
     steps = max((look.steps for look in looks), default=0)
     if 0 < steps < ENOUGH:  # what shows nothing wrong in them may do so later
@@ -222,3 +238,8 @@ class _Waiting:
             return False
         self._first = self._first or now
         return over >= told or now - self._first > _OTHERS
+
+    def all_ended(self) -> bool:
+        """Every process that trained and is observed no longer has come to its end by itself."""
+        over, ended = ({path.stem for path in self._folder.glob(f"*.{kind}")} for kind in ("over", "ended"))
+        return bool(over) and over == ended

@@ -33,6 +33,7 @@ from postmortem.attach.steps import matched
 from postmortem.attach.tracing_again import trace_again
 from postmortem.checkpoints.histories import note_log
 from postmortem.core.errors import ReplayError
+from postmortem.core.progress import STARTED, progressed
 from postmortem.core.view import View
 from postmortem.replay.roll.aim import aim_at
 
@@ -186,6 +187,7 @@ def shut_in(
             )
     except launch.CannotProtect as error:
         raise ReplayError(str(error)) from error
+    progressed(STARTED, 1)
     if launched.failed:
         with launched:
             raise ReplayError(launched.failed)
@@ -241,10 +243,14 @@ class _Rerun:
             if answered and len(failed) >= max(int(fault.get("of", 2)) for fault in failed):
                 return True
             return answered and now - self._heard > _SILENT
-        if now - self._looked < _LOOK or not trainers:
+        if now - self._looked < _LOOK:
             return False
         self._looked = now
-        return self._passed(max(trainers, key=lambda p: p.ticks))
+        if trainers:
+            return self._passed(max(trainers, key=lambda p: p.ticks))
+        if self.progress is not None:
+            self.progress(0, None)
+        return False
 
     def _passed(self, process: Process) -> bool:
         others = self.answers.other_ranks(process)

@@ -260,7 +260,8 @@ def watch(
         history in `folder`/history, which a scan reads. None: no history is kept.
     budget: largest share of the CPU time of the steps that watching may use, such as 0.05. Nothing is measured or
         copied before its cost is earned; the cost is estimated from the sizes of the parameters, then measured. With
-        0.01 and a copy of the process that costs 0.3 s, a fault in the first 60 s or more has no culprit. If steps are
+        0.01 and a copy of the process that costs 0.3 s, a fault in the first 60 s or more has no culprit: the report
+        says so, and which budget would have paid the copy. Without a budget, the first step has one. If steps are
         so short that even reading their losses costs more, ranges of steps are not watched; a fault in such a range is
         reported later and without a culprit. What is set up when the block is entered is not counted.
     on_fault: after a fault "continue", "skip" updates with non-finite gradients, or "stop" with exit code 1.

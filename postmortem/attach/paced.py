@@ -10,6 +10,7 @@ time, and known from the last time after that.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,9 @@ _MEASURED: dict[Level | None, tuple[str, ...]] = {
     "advanced": ("rows", "norms"),
     "extreme": ("rows", "norms", "operators"),
 }
+
+_SENSIBLE = 0.5
+"""A budget that is worth suggesting."""
 
 _READ, _WRITTEN = 3e-10, 1e-9
 """CPU seconds for each byte that is summed, and for each byte of a page that has to be copied after a fork."""
@@ -201,6 +205,11 @@ class Paced(Agent):
         self._resting = False
         super().raised(error)
 
+    def _without_copy(self) -> str:
+        """With what would have to be changed."""
+        why = super()._without_copy()
+        return f"{why}: {not_paid(self.plan['budget'], self.standby.budget)}" if self._forks() else why
+
     def end(self) -> None:
         """The parameters are looked at now."""
         resume_readings()
@@ -300,3 +309,20 @@ def _mean(ticks: deque[float]) -> float:
     """Without what single ticks were interrupted for."""
     most = _OUTLIER * statistics.median(ticks)
     return statistics.fmean(min(t, most) for t in ticks)
+
+
+def not_paid(budget: float, copies: Budget) -> str:
+    """Why there is no copy within a budget, and what would bring it forward."""
+    begins = f"within a budget of {budget:g}"
+    if copies.spent:
+        return f"{begins} there is one in some steps only; a larger one has it in more"
+    without = "without a budget there is one from the first step on"
+    if not copies.earned or math.isinf(copies.expected):
+        return f"{begins} none is made before the first step has ended; {without}"
+    paid = copies.expected / copies.share
+    larger = math.ceil(100 * budget * paid / copies.earned) / 100
+    other = f"about budget={larger:g} would have paid it by now, and " if budget < larger < _SENSIBLE else ""
+    return (
+        f"{begins} the first one, which costs about {copies.expected:.2g} s of CPU time, is not made before the steps "
+        f"have taken {paid:.2g} s, and they had taken {copies.earned:.2g} s; {other}{without}"
+    )

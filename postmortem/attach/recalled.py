@@ -80,8 +80,8 @@ def _enough(answers: Answers, progress: Callable[[int, int | None], None] | None
     """The fault is answered, or the step of the capture is passed."""
     answers.poll()
     process = _recalled(answers)
-    if progress is not None and answers.trainers:
-        progress(max(p.ticks for p in answers.trainers), None)
+    if progress is not None:
+        progress(max((p.ticks for p in answers.trainers), default=0), None)
     at_fault = answers.at_fault()
     if at_fault is not None and (at_fault.culprit is not None or at_fault.unexamined):
         return process is None or at_fault is process

@@ -7,6 +7,7 @@ steps as are given as second argument.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import torch  # first: from here on the process is watched
 
@@ -15,17 +16,25 @@ from postmortem.replay.model import Context
 from postmortem.replay.recipe.load import Recipe
 from postmortem.replay.step.errors import exits_are_errors
 from postmortem.replay.step.runner import StepRunner
+from postmortem.silent.trials import as_tried
+
+if TYPE_CHECKING:
+    from postmortem.replay.model import TrainStep
 
 
 class Training(StepRunner):
     """Runs one step after another."""
+
+    def __init__(self, train_step: TrainStep) -> None:
+        super().__init__(train_step)
+        self._next = as_tried(self._ask)
 
     def train(self, step: int) -> None:
         """One step with its batch. Raises ReplayError if there is no more."""
         if self.train_step.before_step is not None:
             self.train_step.before_step(step)
         with exits_are_errors():
-            batch = self._ask(step)
+            batch = self._next(step)
         self.run(batch, step)
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from postmortem.checkpoints.file_map import FileMap
 from postmortem.checkpoints.find import named_step
+from postmortem.checkpoints.formats import format_of
 from postmortem.checkpoints.kept import looked, steps
 from postmortem.checkpoints.last_good import looked_at, not_looked_into
 from postmortem.core.errors import MissingExtra
@@ -108,6 +110,22 @@ def inspect_named(found: Inspected, path: str | None) -> Inspected | None:
             return None
         found, _ = _look(found, checkpoint)
     return found
+
+
+def lacks_optimizer(path: str) -> bool:
+    """Whether a checkpoint in one file is a dict that holds weights and no optimizer, and no file beside it is one.
+
+    False where that is not known: without torch, of a folder, of a file that cannot be read or is no dict.
+    """
+    file = Path(path)
+    found = format_of(file) if file.is_file() and _has_torch() else None
+    if found is None or any("optim" in name.lower() for name in os.listdir(file.parent)):
+        return False
+    mapped = FileMap()
+    content = mapped.add(file, found)
+    if not isinstance(content, dict) or mapped.problems or not mapped.pieces:
+        return False
+    return not any("optim" in str(key).lower() for key in content)
 
 
 def name_parameters(events: Sequence[Event], checkpoints: Sequence[Checkpoint]) -> list[Event]:

@@ -62,11 +62,11 @@ def check(
     more. Faults that raise no error and produce no NaN are reported with their line: for example gradients that never
     reach a parameter, or are not cleared. `postmortem rules` lists them. For some of them COMMAND runs again with a
     change, such as gradients that are cleared after each step, and the losses of both runs are compared; this takes
-    about --seconds again at most. The checklist also has what a step costs in time and memory, types, devices and
-    seeds, and, from further runs of a few steps that take about --seconds at most, whether one batch can be overfitted
-    and two runs agree; these change no exit code. A non-finite loss is reported as well; `postmortem run` finds its
-    cause. Exit code 1: a fault or a non-finite loss was found, or the program failed; 2: no training was seen; 3: fewer
-    than 4 optimizer steps were seen, too few to judge.
+    about --seconds again at most, and each start is told on stderr. The checklist also has what a step costs in time
+    and memory, types, devices and seeds, and, from further runs of a few steps that take about --seconds at most,
+    whether one batch can be overfitted and two runs agree; these change no exit code. A non-finite loss is reported as
+    well; `postmortem run` finds its cause. Exit code 1: a fault or a non-finite loss was found, or the program failed;
+    2: no training was seen; 3: fewer than 4 optimizer steps were seen, too few to judge.
     """
     if bool(command) == (recipe is not None):
         raise click.UsageError("give a COMMAND after --, or --recipe FILE.py" + (", not both" if command else ""))
@@ -81,7 +81,7 @@ def check(
         sandbox=sandbox,
         offline=not network,
         tries=tries,
-        begins=_begins if sys.stderr.isatty() else None,
+        begins=_begins,
     )
     result = replace(result, command=()) if recipe is not None else result
     if format_ == "json":
@@ -93,5 +93,5 @@ def check(
 
 
 def _begins(what: str) -> None:
-    """Each run of the command takes its imports again."""
+    """A start of the command: it may take minutes, and its imports again."""
     click.echo(f"postmortem: {what}", err=True)

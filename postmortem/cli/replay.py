@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 from postmortem import api
 from postmortem.cli.shared import CONTEXT, PATH, columns, echo_json, own_stdout, warn_of_broken_plugins
 from postmortem.core.printable import printable
+from postmortem.core.progress import STARTED, listening
 from postmortem.core.registry import entry_points
 from postmortem.reporters.replay_text import replay_lines
 
@@ -93,7 +95,8 @@ def replay(
 
         try:
             options |= {"sandbox": sandbox, "offline": not network, "fork": fork, "progress": _ticks()}
-            result = api.rerun(target, command, **options)
+            with listening(_starts()):
+                result = api.rerun(target, command, **options)
         except NothingSeen as error:
             if format_ == "json":
                 echo_json(error.result.as_json())
@@ -115,32 +118,67 @@ def replay(
 _OF_A_RECIPE = ("recipe", "checkpoint", "device", "repro", "trust")
 
 
-def _ticks() -> Callable[[int, int | None], None] | None:
-    """A counter on stderr, if that is a terminal."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return None
+_PAUSE = 20.0
+"""Seconds between two lines on stderr where that is no terminal."""
 
-    def show(ticks: int, step: int | None) -> None:
-        of_log = "" if step is None else f", logged step {step}"
-        click.echo(f"\r\x1b[K{ticks} optimizer steps{of_log}\r", nl=False, err=True)
+
+def _starts() -> Callable[[str, int, int], None]:
+    """A line for each further start of the command: it may take minutes."""
+    starts = 0
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal starts
+        if what == STARTED:
+            starts += done
+            if starts > 1:
+                click.echo(f"postmortem: start {starts} of the command, to explain what was found", err=True)
 
     return show
 
 
-def _progress() -> Callable[[int, int, Any], None] | None:
-    """A progress bar on stderr, if that is a terminal."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return None
+def _ticks() -> Callable[[int, int | None], None]:
+    """A counter on stderr; where that is no terminal, a line from time to time."""
+    shown = _shown()
+
+    def show(ticks: int, step: int | None) -> None:
+        of_log = "" if step is None else f", logged step {step}"
+        shown(f"{ticks} optimizer steps{of_log}" if ticks else "no optimizer step yet", "\r")
+
+    return show
+
+
+def _progress() -> Callable[[int, int, Any], None]:
+    """A progress bar on stderr; where that is no terminal, a line from time to time."""
+    shown, bar = _shown(), _redraws()
 
     def show(done: int, total: int, result: Any) -> None:
+        loss = f"loss {result.loss:.5g}"
+        if not bar:
+            shown(f"step {result.step}: {done} of {total} steps, {loss}", "")
+            return
         wide = max(10, min(30, shutil.get_terminal_size().columns - 50))
         filled = wide * done // max(1, total)
-        bar = "#" * filled + "." * (wide - filled)
         end = "\n" if done >= total or result.first_nonfinite else ""
-        click.echo(
-            f"\r\x1b[Kstep {result.step} [{bar}] {done}/{total} loss {result.loss:.5g}{end}",
-            nl=False,
-            err=True,
-        )
+        shown(f"step {result.step} [{'#' * filled + '.' * (wide - filled)}] {done}/{total} {loss}", end)
+
+    return show
+
+
+def _redraws() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _shown() -> Callable[[str, str], None]:
+    """Shows a state of one line, which ends so; where a line cannot be redrawn, as a line of its own, not too often."""
+    redraws, last = _redraws(), time.monotonic()
+
+    def show(text: str, end: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if redraws:
+            click.echo(f"\r\x1b[K{text}{end}", nl=False, err=True)
+        elif now - last >= _PAUSE:
+            last = now
+            click.echo(f"postmortem: {text}", err=True)
 
     return show

@@ -121,6 +121,8 @@ def _tell_the_end(result: ReplayResult, history: Path) -> None:
     if not failed and result.culprit.how:
         verdict = "no fault was seen: " if result.judged else ""
         click.echo(f"postmortem: {verdict}{'; '.join(result.culprit.how)}", err=True)
+    for note in () if failed else result.notes:  # a report of a fault says them
+        click.echo(printable(f"postmortem: {note}"), err=True)
     if history.is_dir():
         click.echo(f"postmortem: the history is in {history}: `postmortem scan .` shows it", err=True)
     if (closing := closing_line(result)) is not None:

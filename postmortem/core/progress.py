@@ -25,6 +25,8 @@ def listening(listener: Listener | None) -> Iterator[None]:
         _LISTENER.reset(token)
 
 
+STARTED = "the command was started"
+"""What is reported for each start of the user's own command."""
 _EVERY = 8192
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from postmortem.core.run import Run
 
 
+RESUMED = "resumed without its optimizer: "
+"""How a note begins that is shown also where notes are not asked for."""
 LEFT_OUT = "left out by select or ignore"
 """Why a check was not done that the configuration does not want."""
 

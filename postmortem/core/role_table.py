@@ -123,7 +123,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"\b(nll|nelbo)\b|\bneg(ative)? (log ?(likelihood|lik|probs?)|elbo)\b"),
         (None, "a log-likelihood or a bound is to rise: no loss",
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
-        (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
+        (None, "an error rate is to fall, and so is a distance between distributions, which scatters as no loss does",
+         r"\btop ?\d+ err(or)?s?$|\b[fk]id\b"),
         ("val_loss", "an error that an evaluation measures, and that is to fall",
          r"^(?!.*\btrain)(.*[ /(])?(nme|(p[ -]?a|p|n)?[ -]?mpjpe|wer|cer)(?![^\W\d])"),
         ("val_accuracy", "the average precision of a detector, which is measured in an evaluation only",
@@ -132,7 +133,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("accuracy", "a score that is to rise",
          r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*"
          r"|(?<!kernel )(?<!feature )(?<!attention )[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
-         r"|psnr|ssim|(?<!error )r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
+         r"|psnr|(ms ?)?ssim|vmaf|(?<!error )r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr"
+         r"|hits?@?\d+|hit (rate|ratio)"
          r"|(hr|[rp]\d?)@\d+|(txt|img|\w{1,4}2\w{1,4})[ /]r\d+"
          r"|accuracies|mcc|jaccard|pck|spearman\w*|pearson\w*|srcc|plcc|krcc|kendall\w*|qwk|cider|meteor"
          r"|(cohen\w*|quadratic|weighted) kappa|chrf\w*)(?![^\W\d])|accuracy"
@@ -142,7 +144,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          rf"($|[ /])|{languages.REWARD}"),
         ("epoch", "the position", rf"^(?!time)(\w+/)?(epochs?|{'|'.join(languages.EPOCHS)})( float| frac)?$"),
         ("loss", "the formula of a loss: it is minimised",
-         r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|trl|(info ?)?nce)\d?\b"
+         r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|trl|(info ?)?nce"
+         r"|a?epe|lpips|(min ?)?[af]de)\d?\b"
          r"|cross ?entropy|log ?loss\b|mean (squared|absolute) error"),
         ("loss", "the formula of a loss, smooth L1", r"(^|[ /])smooth ?l1$"),
         ("loss", "a part of a loss as BasicSR names them: l_pix, l_g_percep",

@@ -107,13 +107,13 @@ _PARTS = later(
     r"|pde|bc|ic|data|phys\w*|policy|value|commit\w*|contrast\w*|distill?|kd|align\w*|smooth\w*|fea\w*|sim|nll|td|mtp"
 )
 """Last words of tags that may be parts of a loss beside a `total`."""
-_MINIMISED = later(r"(\w+ )?objective( value)?|obj fn|unnamed number( \d+)?|(\w+ )?err")
+_MINIMISED = later(r"(\w+ )?objective( value)?|obj fn|unnamed number( \d+)?|(\w+ )?err(or)?")
 """Last words of tags that are minimised if their values fall."""
 _RATES = later(languages.BARE_RATES)
 """Names that mean the learning rate where no other is logged and the values may be ones."""
 _OBJECTIVE = re.compile(r"\b(objective|criterion|cost)$")
 """Last words of tags that are minimised if their values fall, though a score is named before."""
-_ERRORS = re.compile(r"\b(n?r?mae|n?rmse|rmsle|msle|s?mape|mean absolute error)\d?\b")
+_ERRORS = re.compile(r"\b(n?r?mae|n?rmse|rmsle|msle|s?mape|mean absolute error|a?epe|lpips|(min ?)?[af]de)\d?\b")
 """Measures of an error that are minimised themselves only where no loss is named beside them."""
 _POLICY = later(
     r"\b(policy|actor|critic|pg|pi|entropy|vf|advantage|q|p) ?loss|\bentropy|\bpolicy|\bactor|reward|return"
@@ -164,7 +164,11 @@ def _roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]])
                 roles[tag] = "loss"  # "box 0.05 obj 0.02 total 0.07", or "iter 3 total 1.3" and no other loss
             elif last == "r" and {folder + "l", folder + "t"} <= known.keys():
                 roles[tag] = "reward"  # with the length and the time of the episode, as Gym's Monitor writes them
-            elif _MINIMISED.fullmatch(last) and falls(values(tag)) and (not has_loss or not last.endswith("err")):
+            elif (
+                _MINIMISED.fullmatch(last)
+                and falls(values(tag))
+                and (not has_loss or not last.endswith(("err", "error")))
+            ):
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"

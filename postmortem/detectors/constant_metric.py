@@ -32,6 +32,8 @@ _EXTREME = re.compile(r"(?:^|[ /])(?:max|min|maximum|minimum)(?=$|[ /])")
 _FIRST_POINTS, _LONG, _GOOD = 0.05, 50, 0.95
 """The share of the points in which a score may still move that counts as one that never did, where so many more follow;
 a score from which on a model may have learned all that there is."""
+_DECIMALS, _AT_REST = 7, 8
+"""Printed decimals below which rounding is looked at, and the points before that are a unit of the last of them off."""
 _TAIL = 10
 """A log that begins after so many times the steps that it shows is the tail of a training."""
 
@@ -47,7 +49,8 @@ class ConstantMetric(BaseDetector):
     change.
 
     How: exact equality of the logged values over the last `share` of the points, at least `points` of them; values with
-    so few printed digits that rounding explains the repetition are ignored.
+    so few printed digits that rounding explains the repetition are ignored, and so are losses that came to rest there
+    in steps of their last printed digit.
 
     Typical causes: a metric that is never reset or updated, an evaluation on an old copy of the model, predictions of a
     single class, frozen parameters, an optimizer that was given the wrong parameters.
@@ -133,7 +136,14 @@ class ConstantMetric(BaseDetector):
             return False  # _never_rewarded
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
-        return digits(value) >= int(self.options.digits)
+        return digits(value) >= int(self.options.digits) and not _settled(series, at)
+
+
+def _settled(series: Series, at: int) -> bool:
+    """Whether a value came to rest in steps of its last printed digit, and stood at the one before for some time."""
+    unit = next((10.0**-d for d in range(1, _DECIMALS) if (np.round(series.value, d) == series.value).all()), 0.0)
+    before = series.value[max(0, at - _AT_REST) : at]
+    return len(before) == _AT_REST and bool(np.abs(before - series.value[-1]).max() < 1.5 * unit)
 
 
 def _never_moved(series: Series, at: int) -> bool:

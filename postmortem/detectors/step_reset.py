@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.core.run import Restart
+    from postmortem.core.run import Restart, Stream
     from postmortem.core.view import View
 
 _FEW = 6
@@ -224,6 +225,28 @@ def _written_twice(view: View, restart: Restart) -> bool:
     return len(twice) >= 0.5 * len(steps) and bool(same.mean() > 0.9)
 
 
+def _alternate(view: View) -> bool:
+    """Whether most restarts go back to where the rows of a lower count ended, which both counts go on from.
+
+    A job that is restarted from its checkpoints goes back to steps near those that it had reached, not to an older
+    place each time, and its steps make no leap ahead between two restarts.
+    """
+    return any(_of_two_counts(stream) for stream in view.run.streams if len(stream.restarts) > _MOST)
+
+
+def _of_two_counts(stream: Stream) -> bool:
+    pairs = list(itertools.pairwise(stream.restarts))
+    alternating = 0
+    for one, other in pairs:
+        steps = stream.points.take("step", slice(one.row, other.row))
+        leap = int(np.argmax(np.diff(steps))) if len(steps) > 1 else -1
+        if leap < 0 or one.rank != other.rank:
+            continue
+        low, high = int(steps[leap]), int(steps[leap + 1])  # where the lower count ended, and the upper one goes on
+        alternating += low <= other.after < high and high >= one.before
+    return len(pairs) > 0 and alternating >= _USUAL * len(pairs)
+
+
 def _is_round(n: int) -> bool:
     """Whether a number has no more than two digits that are not zero, and is a multiple of ten."""
     return n > 0 and n % 10 ** max(1, len(str(n)) - 2) == 0
@@ -281,11 +304,10 @@ class StepReset(BaseDetector):
             yield from every
             return
         steps = ", ".join(f"from {f.evidence['before']} to {f.evidence['after']}" for f in warned[1:_MOST])
-        yield replace(
-            warned[0],
-            message=f"{warned[0].message}; {len(warned) - 1} more times, {steps} and so on",
-            evidence={**warned[0].evidence, "restarts": len(warned)},
-        )
+        message = f"{warned[0].message}; {len(warned) - 1} more times, {steps} and so on"
+        if _alternate(view):
+            message += ": the steps alternate between two counts that both go on, as if two processes write to one log"
+        yield replace(warned[0], message=message, evidence={**warned[0].evidence, "restarts": len(warned)})
         yield from (f for f in every if f.severity == "info")
 
     def _restarts(self, view: View) -> Iterator[Finding]:

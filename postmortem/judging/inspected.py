@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from postmortem.checkpoints.of_run import Inspected, inspect_named, inspect_newest, inspect_run
+from postmortem.checkpoints.of_run import Inspected, inspect_named, inspect_newest, inspect_run, lacks_optimizer
 from postmortem.core.registry import collected_faults
+from postmortem.core.report import RESUMED
 from postmortem.judging import Examination
 from postmortem.judging.without_files import without_commands
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
@@ -39,7 +41,21 @@ def _judged(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool
         if not examined.failed and any(c.finite is False for c in more.checkpoints):
             more = _look_back(examined, more)  # it failed, as its weights show
         inspected, report = more, examined.report(more)
+    report.notes = (*report.notes, *_resumed_without_optimizer(run))
     return report
+
+
+def _resumed_without_optimizer(run: Run) -> Iterator[str]:
+    """The checkpoint that the log says it was resumed from, if that file holds no optimizer."""
+    for event in run.event_list:
+        named = [c.path for c in run.checkpoints if os.path.basename(c.path) in event.message.split()]
+        if event.kind == "resumed" and len(named) == 1 and lacks_optimizer(named[0]):
+            where = f"{os.path.basename(event.file)}, line {event.line}"
+            yield (
+                f"{RESUMED}{where}, names {named[0]}, which holds weights and no optimizer: its moments or momentum, "
+                "and the learning rate where none is logged, may not be those from before"
+            )
+            return
 
 
 def _look_back(examined: Examination, inspected: Inspected, *, every: bool = False) -> Inspected:

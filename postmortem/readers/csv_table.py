@@ -17,6 +17,7 @@ from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip
 from postmortem.readers import reader
+from postmortem.readers.shared.bare_columns import bare_columns
 from postmortem.readers.shared.decode import decoded, head_text
 from postmortem.readers.shared.json_numbers import is_blank, written_number
 from postmortem.readers.shared.long_rows import LongRows
@@ -35,7 +36,10 @@ _COMPARED = 20
 """Rows whose last cell is compared with that of a last line without a line end."""
 _AT_ONCE = 8192
 """Rows of plain numbers that are read together."""
+_HEAD = 4096
+"""Characters in which the form of the table shows."""
 _COMMA = later(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_THOUSANDS = later(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _POINT = re.compile(r"\d\.\d")
 _MONITOR = {"r", "l", "t"}
 """Columns of Gym's Monitor: reward, length and time of each episode."""
@@ -57,7 +61,8 @@ class CsvTable:
     and, between semicolons, 0,5. Text in a column of numbers ("#REF!") is a Problem, other text is counted. Of a last
     row without a line end, the last number is used only if it has as many decimals as those above it. A column of
     plausible times since the epoch becomes the wall time. A repeated header line, as after a restart, starts a new
-    part. Lines before the header that begin with ``#`` are comments.
+    part. Lines before the header that begin with ``#`` are comments. A file of nothing but numbers is a table as well
+    if its name (``train_loss.txt``) or its one line of text names a metric.
 
     Formats: RFC 4180; lightning/fabric/loggers/csv_logs.py; stable_baselines3/common/monitor.py.
     """
@@ -68,7 +73,9 @@ class CsvTable:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
-        """A .csv or .tsv file whose header names a counter, an epoch or a known metric."""
+        """A .csv or .tsv file whose header names a counter, an epoch or a known metric, or bare columns of numbers."""
+        if bare_columns(path, head) is not None:
+            return True
         if path.suffix.lower() not in (".csv", ".tsv"):
             return False
         lines = [*islice((line for line in head_text(head).splitlines() if not _is_comment(line)), 2)]
@@ -109,10 +116,12 @@ class _File:
         text, problems = decoded(self.path.read_bytes(), str(self.path))
         lines = text.split("\n")
         header = next((i for i, line in enumerate(lines) if line.strip() and not _is_comment(line)), len(lines))
-        self.separator = _separator(lines[header] if header < len(lines) else "", self.path)
+        self.separator, at = _separator(lines[header] if header < len(lines) else "", self.path), 0
+        if (bare := bare_columns(self.path, text[:_HEAD].encode())) is not None:
+            self.names, self.separator, at = list(bare.names), bare.separator, header + bare.before
+            header = at
         self.commas = self.separator != "," and _POINT.search(text) is None
         end, last = min(header + 1, len(lines)), len(lines) - 1
-        at = 0
         while at < len(lines):
             rows = lines[at:end]
             if at == last or not self.plain_rows(rows):
@@ -202,6 +211,12 @@ class _File:
         self.damaged.append(Problem(path=str(self.path), line=number, what=what, kept=kept, lost=lost, extent="cut"))
         return cells[:-1]
 
+    def with_a_point(self, cell: str) -> str:
+        """A number as Python writes it: without the commas between thousands, or with a point for a decimal comma."""
+        if "," in cell and self.commas and _COMMA.fullmatch(cell):
+            return cell.replace(",", ".")
+        return cell.replace(",", "") if "," in cell and _THOUSANDS.fullmatch(cell) else cell
+
     def row(self, line: int, names: list[str], cells: list[str]) -> None:
         if (plainly := None if self.is_long else _all_numbers(cells)) is not None:
             self.table.add_numbers(names[: len(cells)], plainly)
@@ -214,7 +229,7 @@ class _File:
             if not cell:
                 self.table.blanks[name] += 1
                 continue
-            value = written_number(cell.replace(",", ".") if self.commas and _COMMA.fullmatch(cell) else cell)
+            value = written_number(self.with_a_point(cell))
             if value is not None:
                 numbers.append((name, value))
             elif is_blank(cell):

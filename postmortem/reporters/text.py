@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from postmortem.core.printable import number
+from postmortem.core.report import RESUMED
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.shared.culprit_words import actions, from_here, leads
 from postmortem.reporters.shared.outline import (
@@ -110,8 +111,7 @@ def _run(page: Page, run: RunReport) -> None:
     for heading, problems in problem_lists(run):
         bullets(page, heading, problems, style="magenta")
     _not_checked(page, run)
-    if page.verbose:
-        bullets(page, "notes", [clean(n, 800) for n in run.notes])
+    bullets(page, "notes", [clean(n, 800) for n in run.notes if page.verbose or n.startswith(RESUMED)])
 
 
 def _culprit(page: Page, lines: Sequence[str]) -> None:

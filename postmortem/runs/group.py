@@ -26,10 +26,11 @@ from postmortem.runs.file_names import (
     whole_log,
 )
 from postmortem.runs.loggers import FOLDERS_OF_EVENTS, NAMELESS, one_log_and_its_tables, two_loggers
+from postmortem.runs.metric_files import joined_by_metric
 from postmortem.runs.names_in import lying_in
 from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
-from postmortem.runs.splits import SPLITS, name_splits, split_tables
+from postmortem.runs.splits import SPLITS, name_splits, place_split_tables, split_tables
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of, real_path, runs_in
 
 if TYPE_CHECKING:
@@ -118,7 +119,6 @@ class Grouping:
         "separate_loose_files",
         "join_namesakes",
         "join_the_only_run",
-        "tell_splits_apart",
     )
 
     def __init__(self, root: Path, files: list[ClaimedFile], problems: list[Problem]) -> None:
@@ -133,6 +133,7 @@ class Grouping:
         """The runs in order of their names, after all rules."""
         for rule in self.RULES:
             getattr(self, rule)()
+        name_splits(self.files, self._words)
         join_histories(self.histories, self.files)
         self.files = [*self.files, *self.histories]
         self._add_monitors()
@@ -170,10 +171,11 @@ class Grouping:
     def place_event_files(self) -> None:
         """Sub-folders that the same process wrote (add_scalars, hparams) belong to their parent, as do sibling splits.
 
-        The name of such a folder, ``train/`` beside ``validation/``, becomes the prefix of its tags.
+        The name of such a folder, ``train/`` beside ``validation/``, becomes the prefix of its tags, also of tables.
         """
         events = [file for file in self.files if file.content == "events"]
         newest = {file.path.parent: file.path for file in events}
+        place_split_tables(self.files, self.root, self._words)
         splits: dict[Path, set[Path]] = defaultdict(set)
         for folder in newest:
             if folder.name.lower() in SPLITS:
@@ -263,6 +265,7 @@ class Grouping:
         self._join_requeued(members, keys)
         for group in split_tables((f.path for f in members if f.content == "table"), self._words):
             keys.update(dict.fromkeys(group, min(keys[path] for path in group)))
+        keys.update(joined_by_metric(members, keys))
         names = set(keys.values())
         if any(file.content == "table" and not keys[file.path] for file in members):
             return  # metrics.csv: the texts beside it are its own
@@ -339,10 +342,6 @@ class Grouping:
             if one_each and any(not f.is_output or torchrun_rank(f.path) >= 0 for f in below):
                 for file in (*here, *below):
                     file.home, file.key = folder, ""
-
-    def tell_splits_apart(self) -> None:
-        """The split in the names of two tables of one run becomes the prefix of their tags."""
-        name_splits(self.files, self._words)
 
     def _add_monitors(self) -> None:
         """A log of the machine belongs to the only run in its folder or below it; else it stands alone."""

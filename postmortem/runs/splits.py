@@ -35,6 +35,20 @@ def name_splits(files: Iterable[ClaimedFile], words: Words) -> None:
             file.prefix = splits.get(file.path, file.prefix)
 
 
+def place_split_tables(files: Iterable[ClaimedFile], root: Path, words: Words) -> None:
+    """Moves tables of one name in sibling folders of splits, ``train/metrics.jsonl`` and ``eval/metrics.jsonl``, to the
+    run of the folder above, with the split as the prefix of their tags."""
+    tables: dict[tuple[Path, str], list[ClaimedFile]] = defaultdict(list)
+    for file in files:
+        folder = file.path.parent
+        if file.content == "table" and not file.placed and folder != root and folder.name.lower() in SPLITS:
+            tables[folder.parent, file.path.name].append(file)
+    for (above, _), several in tables.items():
+        if len(several) > 1 and _same_columns([file.path for file in several], words):
+            for file in several:
+                file.home, file.prefix = above, file.path.parent.name
+
+
 def split_tables(tables: Iterable[Path], words: Words) -> list[dict[Path, str]]:
     """Groups of tables whose names differ only in the split, and whose columns are the same: table -> its split.
 
@@ -55,7 +69,7 @@ def _same_columns(tables: Iterable[Path], words: Words) -> bool:
     """Whether the words of the first lines are the same, or those of one table are among those of the other."""
     for path in tables:
         if path not in words:
-            words[path] = frozenset(re.findall(rb"[A-Za-z_][^\s,;|\"]*", _first_line(path)))
+            words[path] = frozenset(re.findall(rb"(?<![\d.])[A-Za-z_][^\s,;|\"]*", _first_line(path)))
     first = sorted((words[path] for path in tables), key=len)
     return bool(first[0]) and all(smaller <= larger for smaller, larger in pairwise(first))
 

@@ -104,13 +104,15 @@ class Cleared:
 @dataclass(frozen=True, slots=True)
 class Backward:
     """A backward pass. nodes: names of the autograd nodes from the loss on, along the first input. reached: numbers of
-    the leaves that get a gradient, None where the graph was not walked."""
+    the leaves that get a gradient, None where the graph was not walked. divided: by what the program has divided the
+    mean that a loss function gave; 0 where that is not known."""
 
     step: int
     loss: float | None
     nodes: tuple[str, ...] = ()
     reached: tuple[int, ...] | None = None
     at: Place | None = None
+    divided: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

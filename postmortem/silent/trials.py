@@ -189,8 +189,14 @@ def _losses(looks: Sequence[Look]) -> dict[int, float]:
     return found
 
 
+_repeating: Callable[[], None] | None = None
+"""Each batch is to be the first one: called when one is."""
+
+
 def on_one_batch(used: Callable[[], None]) -> None:
-    """A `Start`: where gradients are enabled, each batch of a dataset is its first one."""
+    """A `Start`: where gradients are enabled, each batch of a dataset is its first one; so is that of a recipe."""
+    global _repeating
+    _repeating = used
     import copy
 
     import torch
@@ -211,6 +217,20 @@ def on_one_batch(used: Callable[[], None]) -> None:
     readers.__next__ = __next__
 
 
+def as_tried(ask: Callable[[int], Any]) -> Callable[[int], Any]:
+    """How batches are to be asked for in this process; `ask(step)` gives those of a recipe."""
+    first: list[Any] = []
+
+    def repeated(step: int) -> Any:
+        if not first:
+            first.append(ask(step))
+        if _repeating is not None and first[0] is not None:  # else the step makes its own
+            _repeating()
+        return first[0]
+
+    return ask if _repeating is None else repeated
+
+
 CHECKS = {
     "one-batch-overfitted": Trial("each batch of a loader is its first one", on_one_batch),
     "two-runs-agree": Trial("nothing", lambda _: None),
@@ -228,7 +248,7 @@ def overfitted(looks: Sequence[Look], *, used: bool) -> Check:
     name, by_step = "one-batch-overfitted", _losses(looks)
     losses = list(by_step.values())
     if not used:
-        return Check(name, "not checked", "no batches of a DataLoader are trained on")
+        return Check(name, "not checked", "no batches of a DataLoader or of a recipe are trained on")
     if len(losses) < 2 * _FEW:
         return Check(name, "not checked", f"fewer than {2 * _FEW} losses were seen")
     first, last = mean(losses[:2]), mean(losses[-_FEW // 2 :])

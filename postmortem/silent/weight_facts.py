@@ -302,4 +302,17 @@ class Held:
     kinds: list[list[str | int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Parts of one tensor were stacked, as the rows of a batch. used, of: elements in them, and in the whole tensor.
+    digest: the same for the same parts. Told a limited number of times for each line."""
+
+    step: int
+    count: int
+    used: int
+    of: int
+    digest: int
+    at: Place | None = None
+
+
 known(dict(globals()))

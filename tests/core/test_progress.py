@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from postmortem import api
+from postmortem.cli import replay as replay_command
 from postmortem.cli import shown_progress
 from postmortem.core.progress import listening, progressed
 from postmortem.readers.text.lines import blocks
@@ -84,3 +85,19 @@ def test_a_terminal_shows_it(tmp_path, monkeypatch, postmortem, jobs) -> None:
     assert any(state.startswith("[") and "train.log: " in state and state.endswith(" %") for state in states)
     assert "[2/2] " in shown.err or "[1/2] " in shown.err
     assert states[-1] == ""
+
+
+def test_where_nothing_can_be_redrawn_there_is_a_line_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A replay that is piped takes minutes, and is not silent."""
+    now = 0.0
+    monkeypatch.setattr(replay_command.time, "monotonic", lambda: now)
+    show = replay_command._ticks()
+    for second in range(100):
+        now = float(second)
+        show(10 * max(0, second - 30), 5 * second if second > 30 else None)
+    assert capsys.readouterr().err.splitlines() == [
+        "postmortem: no optimizer step yet",
+        *(f"postmortem: {10 * s - 300} optimizer steps, logged step {5 * s}" for s in (40, 60, 80)),
+    ]

@@ -102,7 +102,8 @@ _LISTS = {
         acc@1 | Prec@1 | prec1 | mAP | mAP@.5 | mAP50 |
         AP50 | mIoU | miou | mean_iou | IoU | mean_dice | mDice | dice | Dice | dice_score | DSC |
         f1 | F1 | macro_f1 | f1_score | auc | AUC | auroc | roc_auc | precision | recall |
-        bleu | BLEU | rougeL | psnr | PSNR | ssim | ndcg@10 | NDCG@10 | hits@10 | HR@10 | mrr | acc_best |
+        bleu | BLEU | rougeL | psnr | PSNR | ssim | MS-SSIM | msssim | vmaf | ndcg@10 |
+        NDCG@10 | hits@10 | HR@10 | mrr | acc_best |
         mean_token_accuracy | rewards/accuracies | categorical_accuracy | sparse_categorical_accuracy | aAcc |
         mAcc | R1@10 | Genauigkeit % | précision | exactitud | accuratezza | acurácia | точность | 准确率 |
         正解率 | 정확도 | R@1 | i2t R@5 | P@10 | txt_r1 | hit_rate | Hit@10 | MRR | nDCG@10 | Recall@K
@@ -145,7 +146,7 @@ _LISTS = {
         grad_clip | gradient_clip_val | clip_grad_norm | grad_norm_clip | grad_norm_threshold | grad_clip_norm |
         grad_norm_clipped | clipped_grad_norm | grad_norm_weight | grad_norm_coef | param_norm | weight_norm |
         update_norm | weights/total_norm | param/total_norm | params_global_norm | embedding/global_norm |
-        d_kernel_map | feature_map | reward_std | inception_score_std |
+        FID | val/fid | kid | d_kernel_map | feature_map | reward_std | inception_score_std |
         latent_norm | feature_norm | norm | layer_norm | batch_norm | grad_accum | grad_acc_steps |
         gradient_accumulation_steps | acc_steps | accumulate | lr_decay | lr_gamma | lr_warmup | lr_factor |
         lr_mult | lr_patience | lr_schedule | lr_steps | memory_size | memory_capacity | memory_bank |
@@ -218,6 +219,8 @@ FALLING, RISING = np.linspace(3, 1, 40), np.linspace(1, 3, 40)
         ("loss train val", {"train": "loss", "val": "val_loss"}),  # of the same size
         ("loss pos val val_pos", {"val": "val_loss", "val_pos": None}),
         ("objective", {"objective": "loss"}),
+        ("epe val/epe LPIPS", {"epe": "loss", "val/epe": "val_loss", "LPIPS": "loss"}),
+        ("loss epe val/LPIPS", {"epe": None, "val/LPIPS": None}),  # errors beside the loss that is minimised
         ("r l t", {"r": "reward", "l": None}),
         ("loss v_loss v_a2b/R05", {"v_loss": "val_loss", "v_a2b/R05": "val_accuracy"}),
         ("policy_loss loss v_loss v_a2b/R05", {"v_a2b/R05": "accuracy"}),

@@ -315,3 +315,23 @@ def test_a_training_that_begins_after_the_summary_of_another(tmp_path):
     assert [how for how, _, _ in found] == ["info"]
     _, found = _restarts(tmp_path, *rows, *others)
     assert [how for how, _, _ in found] == ["warning"]
+
+
+def _two_counts(tmp_path, resumes):
+    rows = []
+    for k in range(8):
+        low = range(1000 * k, 1000 * k + 40) if resumes else range(5 * k, 5 * k + 5)
+        high = range(0) if resumes else range(900 + 5 * k, 905 + 5 * k)
+        rows += [f"step {i} loss: {3 / (1 + i / 50) + 0.01 * (i % 3)}\n" for i in (*low, *high)]
+        rows += [
+            f"step {i} loss: {3 / (1 + i / 50)}\n" for i in (range(1000 * k + 20, 1000 * k + 40) if resumes else ())
+        ]
+    return _restarts(tmp_path, *rows)[1]
+
+
+def test_two_processes_that_write_one_log_are_told(tmp_path):
+    """Their counts go on alternately; a job that is resumed again and again has one count."""
+    for resumes in (False, True):
+        found = [message for severity, _, message in _two_counts(tmp_path, resumes) if severity == "warning"]
+        assert len(found) == 1
+        assert ("as if two processes write to one log" in found[0]) == (not resumes)

@@ -16,6 +16,7 @@ import postmortem
 from postmortem import api, judging
 from postmortem.checkpoints.of_run import inspect_run
 from postmortem.core.points import Points
+from postmortem.core.report import RESUMED
 from postmortem.core.run import Run
 from postmortem.detectors import DETECTORS
 
@@ -124,3 +125,17 @@ def test_a_run_cannot_be_assigned_to(failed_run: Path) -> None:
     run = postmortem.load(failed_run)
     with pytest.raises(AttributeError):
         run.ended = "completed"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("saved", ["weights", "optimizer", "beside"])
+def test_a_resume_from_a_file_without_an_optimizer_is_told(tmp_path: Path, saved: str) -> None:
+    """Where the log names that file; not where the optimizer is in it or beside it."""
+    torch = pytest.importorskip("torch")
+    rows = "".join(f"step={i} loss={1 / (1 + i):.4f}\n" for i in range(30, 60))
+    (tmp_path / "run.out").write_text("=> resumed from last.pt at step 30\n" + rows)
+    state = {"optimizer": {"state": {}, "param_groups": []}} if saved == "optimizer" else {}
+    torch.save({"model": {"w": torch.ones(3)}, "step": 60, **state}, tmp_path / "last.pt")
+    if saved == "beside":
+        torch.save({"state": {}}, tmp_path / "optim.pt")
+    [run] = postmortem.scan(tmp_path).runs
+    assert any(note.startswith(RESUMED) for note in run.notes) == (saved == "weights")

@@ -451,3 +451,11 @@ def test_rows_read_together_are_those_read_one_by_one(tmp_path, monkeypatch, nam
         assert repr(list(ours)) == repr(list(theirs)), part
     for part in ("problems", "notes", "blanks", "unreadable", "skipped", "step_axis", "facts"):
         assert getattr(together, part) == getattr(one_by_one, part), part
+
+
+def test_commas_between_thousands(tmp_path: Path) -> None:
+    """In a quoted cell: "1,201.5" is a number."""
+    rows = [f'{i},{2 / (i + 1):.4f},"1,{200 + i}.5"' for i in range(20)]
+    (tmp_path / "log.csv").write_text("\n".join(["epoch,loss,time (s)", *rows]) + "\n")
+    run = postmortem.load(tmp_path)
+    assert run.series("time (s)").tolist() == [1200.5 + i for i in range(20)]

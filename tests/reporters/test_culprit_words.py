@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from postmortem.core.culprit import Culprit, Fidelity
+from postmortem.core.model import OUTSIDE
 from postmortem.core.report import Report
 from postmortem.reporters import REPORTERS, RenderOptions
+from postmortem.reporters.replay_text import culprit_text
 from postmortem.reporters.shared.culprit_words import brief, from_run, source_lines
 
 FOR_PEOPLE = ["text", "markdown", "html"]
@@ -141,3 +143,15 @@ def test_the_page_says_beside_the_culprit_how_sure_it_is(replayed, grade, words)
     assert f'<h3>Culprit <span class="dim">{words}. This is about the cause' in shown(graded, "html")
     poor = with_fidelity(graded, ok=False, compared=3, exact=0)
     assert words not in shown(poor, "html")
+
+
+def test_a_bound_that_cures_values_far_outside_their_range_establishes_no_cause(replayed):
+    """A bound behind any cause makes the step finite: only the operator is known."""
+    outside = "1 of 3 values lies outside, down to -0.0142"
+    bounded = replace(replayed, culprit=replace(replayed.culprit, established="cured", tensor={OUTSIDE: outside}))
+    page = shown(bounded, "html")
+    assert "the operator is established, the cause is not" in page
+    assert "the cause is established" not in page
+    assert "grade 2 of 3" in page
+    assert "takes its place" not in page
+    assert "established: cured by a bound on its input" in "\n".join(culprit_text(bounded.culprit, 200))

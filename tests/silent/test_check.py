@@ -106,7 +106,7 @@ def recipe(ctx):
 
 
 def test_the_steps_of_a_recipe(tmp_path: Path) -> None:
-    """Instead of a command; two runs of it agree."""
+    """Instead of a command; two runs of it agree, and one of its batches is trained on for longer than they last."""
     (tmp_path / "recipe.py").write_text(RECIPE)
     done = called(tmp_path, "check", "--recipe", "recipe.py", "--format", "json")
     assert done.returncode == 1, done.stderr
@@ -115,7 +115,10 @@ def test_the_steps_of_a_recipe(tmp_path: Path) -> None:
         ("loss-broadcast", "recipe.py", 12)
     ]
     assert answer["steps"] == 25
-    assert {c["name"]: c["status"] for c in answer["checks"]}["two-runs-agree"] == "ok"
+    checks = {c["name"]: c for c in answer["checks"]}
+    assert checks["two-runs-agree"]["status"] == "ok"
+    assert checks["one-batch-overfitted"]["detail"].startswith("trained on one batch for 100 steps")
+    assert done.stderr.count("the command runs") == 4  # a trial of the fault, one batch, once more
     both = called(tmp_path, "check", "--recipe", "recipe.py", "--", sys.executable, "train.py")
     assert (both.returncode, "not both" in both.stderr) == (2, True)
 

@@ -275,7 +275,7 @@ class Levels(Observer):
         try:
             self._rows.add(row.as_json())
         except OSError as error:
-            self._stop(f"no history is kept: {error.filename or ''} {error.strerror or error}")
+            self._stop(f"no history is kept: {error.filename or 'its folder'}: {error.strerror or error}")
 
     def _stop(self, why: str) -> None:
         self._off = True
@@ -293,7 +293,7 @@ class Levels(Observer):
             self._rows.flush()
             self._control.ended(self._rows.folder)
         except OSError as error:
-            self._stop(f"no history is kept: {error.filename or ''} {error.strerror or error}")
+            self._stop(f"no history is kept: {error.filename or 'its folder'}: {error.strerror or error}")
         self._off = True
 
 

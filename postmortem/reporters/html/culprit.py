@@ -11,6 +11,7 @@ from postmortem.reporters.shared.culprit_words import (
     fidelity_words,
     found,
     from_run,
+    grade,
     leads,
     outcomes,
     source_lines,
@@ -119,11 +120,10 @@ def _surely(c: Culprit) -> str:
     if found(c):
         grades = list(ESTABLISHED)
         scale = [f"{n}. {words}" for n, words in enumerate(ESTABLISHED.values(), 1)]
-        of = (
-            f'<abbr title="{escaped("; ".join(scale))}">grade {grades.index(c.established) + 1} of {len(grades)}</abbr>'
-        )
-        sure = f"{escaped(ESTABLISHED[c.established])} ({of}, 1 is the surest)"
-        others = "; ".join(grade for grade, name in zip(scale, grades, strict=True) if name != c.established)
+        own, words = grade(c)
+        of = f'<abbr title="{escaped("; ".join(scale))}">grade {grades.index(own) + 1} of {len(grades)}</abbr>'
+        sure = f"{escaped(words)} ({of}, 1 is the surest)"
+        others = "; ".join(text for text, name in zip(scale, grades, strict=True) if name != own)
         facts.append(("How sure this is", f'{sure}<br><span class="dim">The others: {escaped(others)}</span>'))
     if c.fidelity is not None:
         f = c.fidelity

@@ -24,7 +24,7 @@ from postmortem.reporters.html.parts import (
     verdict_tag,
 )
 from postmortem.reporters.shared.commands import with_commands
-from postmortem.reporters.shared.culprit_words import actions, from_run, leads
+from postmortem.reporters.shared.culprit_words import actions, from_run, grade, leads
 from postmortem.reporters.shared.onset import onset, onset_unit
 from postmortem.reporters.shared.outline import (
     CLAIMS,
@@ -203,7 +203,7 @@ def _evidence_of(run: RunReport) -> str:
     lists = items("Evidence for", [escaped(shown.get(text, text)) for text in diagnosis.evidence_for])
     lists += items("Evidence against", [escaped(text) for text in diagnosis.evidence_against])
     if leads(run):
-        cured = run.culprit is not None and run.culprit.established == "cured"
+        cured = run.culprit is not None and grade(run.culprit)[0] == "cured"
         now = "the culprit above takes its place" if cured else "see the culprit above"
         title = f"From the log alone, without the culprit: {CLAIMS[diagnosis.strength].lower()}; {now}"
         return f'<details class="before"><summary>{title}</summary>{_claim(run)}{lists}</details>'

@@ -28,6 +28,7 @@ _IN_SHORT = {
     "observed": "seen failing in a rerun; that a repair helps was not shown",
     "inferred": "inferred from reruns, not shown directly",
 }
+_BOUNDED = "with its input bounded a rerun does not fail, and why the input leaves its range was not looked for"
 _RISES = ("divergence", "outlier-sample", "exploding-layer", "dead-layer", "learning-rate-zero")
 """Causes of steps that stay finite."""
 _AROUND = 2  # lines of source before and after the culprit's
@@ -46,11 +47,25 @@ def leads(run: RunReport) -> bool:
 
 def surely(c: Culprit) -> str:
     """How surely the cause is known, in a few words that stand beside the headline."""
+    if only_bounded(c):
+        return f"the operator is established, the cause is not: {_BOUNDED}"
     return f"the cause is {_IN_SHORT[c.established]}. This is about the cause, not about how good a fix is"
+
+
+def only_bounded(c: Culprit) -> bool:
+    """Whether the cure was to bound values far outside the range of an operator: a bound behind any cause cures it."""
+    return c.established == "cured" and OUTSIDE in c.tensor and not c.precision_only
+
+
+def grade(c: Culprit) -> tuple[str, str]:
+    """How surely the cause is known: the name of the grade, of `ESTABLISHED`, and in words."""
+    return ("observed", _BOUNDED) if only_bounded(c) else (c.established, ESTABLISHED[c.established])
 
 
 def in_a_word(c: Culprit) -> str:
     """How the culprit was established, in the word of the JSON. Where no fix cures the step, what the cure was."""
+    if only_bounded(c):
+        return "cured by a bound on its input; why that leaves its range was not established"
     repaired = c.established == "cured" and bool(c.fixes) and not any(f.cured for f in c.fixes)
     return "cured by masking it, by no fix" if repaired else c.established
 

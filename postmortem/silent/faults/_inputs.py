@@ -50,3 +50,24 @@ def assigned_above(at: Place) -> Place:
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name.id in used
     ]
     return Place(at.file, max(lines), at.function) if lines else at
+
+
+def chosen_at(at: Place) -> Place:
+    """Where the indices were set by which the values of a line are chosen, in the function around it."""
+    read = source(at.file)
+    scope, statement = read.function_at(at.line) or read.tree, read.statement_at(at.line)
+    if scope is None or statement is None:
+        return at
+    assigned: dict[str, list[ast.Assign]] = defaultdict(list)
+    for node in ast.walk(scope):
+        for target in node.targets if isinstance(node, ast.Assign) and node.lineno <= at.line else ():
+            for name in (n.id for n in ast.walk(target) if isinstance(n, ast.Name)):
+                assigned[name].append(node)  # type: ignore[arg-type]
+    made = [statement, *(s for name in _names(statement) for s in assigned[name])]
+    indices = {n for s in made for part in ast.walk(s) if isinstance(part, ast.Subscript) for n in _names(part.slice)}
+    lines = [s.lineno for name in indices for s in assigned[name]]
+    return Place(at.file, max(lines), at.function) if lines else assigned_above(at)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}

@@ -78,8 +78,9 @@ def _named(target: ast.AST, names: set[str]) -> bool:
 
 
 def plain(backward: Backward) -> bool:
-    """Whether the loss is the mean of one of the usual functions, with nothing added."""
-    return bool(backward.nodes) and backward.nodes[0].startswith(_PLAIN)
+    """Whether the loss is the mean of one of the usual functions, with nothing added; perhaps a known part of it."""
+    mean = backward.nodes[1:] if backward.nodes[:1] == ("DivBackward0",) and backward.divided else backward.nodes
+    return bool(mean) and mean[0].startswith(_PLAIN)
 
 
 def constant_prediction(look: Look) -> float | None:
@@ -125,7 +126,7 @@ class AgainstConstant:
 
 def against_constant(look: Look) -> AgainstConstant | None:
     """None if too few steps with a plain loss of labels were seen."""
-    losses = [(b.step, b.loss) for b in look.of(Backward) if b.loss is not None and plain(b)]
+    losses = [(b.step, b.loss * b.divided) for b in look.of(Backward) if b.loss is not None and plain(b)]
     early = [loss for step, loss in losses if _WARM <= step < _EARLY]
     alone = constant_prediction(look)
     if len(early) < _STEPS or alone is None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _PERMUTES = {"randperm", "permutation", "permuted", "shuffle"}
+ORDERS = _PERMUTES | {"argsort", "lexsort", "sort", "sorted"}
+"""Calls that give an order, or something in another order."""
 _DRAWS = {"randint", "choice", "integers", "multinomial"}
 _PAIRS = {"zip", "TensorDataset"}
 _CONVERTS = {"from_numpy", "tensor", "as_tensor", "asarray", "array"}
@@ -33,7 +35,7 @@ def apart(file: str) -> tuple[Place, str] | None:
     tree = source(file).tree
     if tree is None:
         return None
-    for block in _blocks(tree):
+    for block in blocks(tree):
         for first, second in pairwise(way for statement in block for way in _ways(statement)):
             alike = first.kind == second.kind and first.name != second.name
             if alike and (first.kind != "cuts" or first.rows != second.rows):
@@ -45,7 +47,7 @@ def apart(file: str) -> tuple[Place, str] | None:
 
 def _alone(file: str, tree: ast.Module) -> tuple[Place, str] | None:
     """One of two arrays whose rows are used together is permuted in its place, the other one never is."""
-    permuted = [way for block in _blocks(tree) for s in block if (way := _in_place(s, tree)) is not None]
+    permuted = [way for block in blocks(tree) for s in block if (way := _in_place(s, tree)) is not None]
     names = {way.name for way in permuted}
     for way in permuted:
         partners = _partners(tree, way.name)
@@ -93,7 +95,7 @@ def _partners(tree: ast.Module, name: str) -> set[str]:
             continue
         rows = [_rows(part) for part in parts]
         if isinstance(node, ast.Call) and called(node) in _PAIRS:
-            rows = [{(_array(part), "")} for part in parts]
+            rows = [{(array_of(part), "")} for part in parts]
         for index in {i for part in rows for n, i in part if n == name}:
             found |= {n for part in rows for n, i in part if i == index}
     return found - {name}
@@ -104,7 +106,7 @@ def _rows(part: ast.expr) -> set[tuple[str, str]]:
     return {(ast.unparse(n.value), ast.unparse(n.slice)) for n in ast.walk(part) if isinstance(n, ast.Subscript)}
 
 
-def _array(part: ast.expr) -> str:
+def array_of(part: ast.expr) -> str:
     """`x` of `x.split(32)` and of `torch.from_numpy(x)`."""
     while isinstance(part, ast.Call):
         if called(part) in _CONVERTS and part.args:
@@ -122,7 +124,7 @@ def _assigned(tree: ast.Module, name: str) -> int:
     return max((n.lineno for n in stores if ast.unparse(n) == name), default=0)
 
 
-def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
     for node in ast.walk(tree):
         for field in ("body", "orelse"):
             block = getattr(node, field, None)

@@ -32,10 +32,12 @@ class DeadRelu(BaseFault):
 
     How it is found: at each measured step, over 90 % of a layer's units (8 or more) are 0 after the ReLU for all
     samples of the batch, and at the last measured steps these are the same units. If it starts later, it has to be so
-    in the last half of them; where all units of a hidden layer are 0, in the last two. If this is so from the first
-    step, the initialisation of the layer is blamed. If it starts later, the line is that of the optimizer, as steps
-    that are too large are the usual reason; a jump of the layer's weights that is far above the measured updates is
-    reported as well, because a single step or the program itself may have made it.
+    in the last half of them; where all units of a hidden layer are 0, in the last two, of which the second is measured
+    right after the first. Steps are measured at growing distances, and once more at the end if `check` ends the
+    program; a layer that dies later is not seen. If this is so from the first step, the initialisation of the layer is
+    blamed. If it starts later, the line is that of the optimizer, as steps that are too large are the usual reason; a
+    jump of the layer's weights that is far above the measured updates is reported as well, because a single step or the
+    program itself may have made it.
 
     Not blamed: units that are dead in some batches only (sparse features); layers with less than 90 % of dead units; a
     ReLU of the loss itself (a hinge) that is 0 only in the last measured steps.

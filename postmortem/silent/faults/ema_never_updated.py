@@ -82,12 +82,21 @@ def _is_average(name: str) -> bool:
 
 def _update_of(place: Place) -> Place | None:
     """The first line in the loop of what is to update the average: a method beside the one that made the copy, or a
-    function that is called after it."""
+    function that is called after it; by its name, or, as of a callback, by its loop over an average."""
     read = source(place.file)
     methods = [m for owner in read.classes(place.function.split(".")[0]) for m in owner.body]
-    functions = [f for f in read.functions() if _is_average(f.name)]
-    for function in (*methods, *functions):
-        if isinstance(function, ast.FunctionDef) and any(w in function.name for w in ("update", "step", "__call__")):
+    for group in (methods, [f for f in read.functions() if _is_average(f.name)]):
+        for function in (f for f in group if isinstance(f, ast.FunctionDef)):
             loops = [n for n in ast.walk(function) if isinstance(n, ast.For)]
-            return place._replace(line=(loops[0].body[0] if loops else function.body[-1]).lineno)
+            if any(word in function.name for word in ("update", "step", "__call__")):
+                return place._replace(line=(loops[0].body[0] if loops else function.body[-1]).lineno)
+            if loops and _averaged(loops[0]):
+                return place._replace(line=loops[0].body[0].lineno)
     return None
+
+
+def _averaged(loop: ast.For) -> bool:
+    """Whether it goes through an average and through something else."""
+    names = [n.attr for n in ast.walk(loop.iter) if isinstance(n, ast.Attribute)]
+    names += [n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)]
+    return isinstance(loop.target, ast.Tuple) and any(map(_is_average, names))

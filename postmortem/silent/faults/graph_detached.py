@@ -39,6 +39,7 @@ class GraphDetached(BaseFault):
     code = "TRN003"
     name = "graph-detached"
     family = "gradient-flow"
+    because_of = ("optimizer-stale-parameters",)
     checks = "the backward pass reaches the modules that are trained"
 
     def blames(self, look: Look) -> Iterator[Blame]:

@@ -87,7 +87,7 @@ class InputsCollapsed(BaseFault):
 
 def _supervised(look: Look) -> bool:
     """Whether the loss is one of predictions and targets that differ: there is something to learn from inputs."""
-    chains = [[n for n in b.nodes if not n.startswith(("Add", "Sub"))] for b in look.of(Backward)]
+    chains = [[n for n in b.nodes if not n.startswith(("Add", "Sub", "Div"))] for b in look.of(Backward)]
     direct = sum(bool(chain) and chain[0].startswith(_LOSSES) for chain in chains)
     differ = any(len(loss.labels) > 1 or not loss.labels for loss in look.of(LossComputed) if loss.trained)
     return differ and direct > len(chains) / 2

@@ -7,6 +7,7 @@ from postmortem.silent.facts import Backward, LoaderBegun, Place
 from postmortem.silent.faults import BaseFault, NotChecked, fault
 from postmortem.silent.faults._inputs import loaders
 from postmortem.silent.faults._losses import against_constant, plain
+from postmortem.silent.faults._orders import reordered
 from postmortem.silent.faults._pairs import apart
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ class LabelsMisaligned(BaseFault):
 
     How it is found: the training loss stays at the value of a predictor that ignores its input (the entropy of the
     labels or the variance of the targets), and inputs and labels are handled separately: the source permutes, draws or
-    slices two tensors one after the other, each differently, or permutes one of two tensors whose rows it uses
-    together, or reads two shuffling loaders together.
+    slices two tensors one after the other, each differently, or permutes or sorts one of two tensors whose rows it uses
+    together, or takes the labels from a list before it sorts the list, or reads two shuffling loaders together.
 
     Not blamed: a target that cannot be predicted, if inputs and labels are handled together.
 
@@ -45,7 +46,8 @@ class LabelsMisaligned(BaseFault):
         if not compared.nothing_early:
             return
         losses = [b for b in look.of(Backward) if b.loss is not None and plain(b)]
-        found = _together(look) or next((f for f in (apart(file) for file in _files(losses)) if f), None)
+        files = _files(losses)
+        found = _together(look) or next((f for find in (apart, reordered) for file in files if (f := find(file))), None)
         if found is None:
             raise NotChecked("the loss does not fall below that of a constant prediction, for an unknown reason")
         at, why = found

@@ -19,8 +19,8 @@ class OptimizerStaleParameters(BaseFault):
     """The optimizer was created before a layer was replaced, re-initialised, copied or moved: it updates tensors that
     the model no longer uses, while the tensors that the model uses are in no optimizer.
 
-    How it is found: an optimizer steps with parameters that belong to no module that runs and never get a gradient,
-    while a backward pass reaches parameters that are in no optimizer and do not change.
+    How it is found: an optimizer steps with parameters that never get a gradient, and belong to no module that runs or
+    have the shape of others that do; and a backward pass reaches parameters that are in no optimizer and do not change.
 
     What to do: create the optimizer after the last change of the model.
 
@@ -37,8 +37,11 @@ class OptimizerStaleParameters(BaseFault):
         if not look.stepped:
             raise NotChecked("no step of an optimizer was seen")
         unheld = [p for p in sorted(look.reached) if look.untrained(p) and look.registered(p)]
+        like = {look.parameters[p].shape for p in unheld}
         for optimizer in look.stepped:
-            stale = [p for p in look.held_by(optimizer) if p not in look.reached and p not in look.owners]
+            idle = [p for p in look.held_by(optimizer) if p not in look.reached]
+            # the module of one may have run before it was replaced, as to see whether shapes fit
+            stale = [p for p in idle if p not in look.owners or look.parameters[p].shape in like]
             shapes = {look.parameters[p].shape for p in stale}
             instead = [p for p in unheld if look.parameters[p].shape in shapes] or unheld
             if not stale or not instead:
@@ -46,8 +49,8 @@ class OptimizerStaleParameters(BaseFault):
             names = [look.name(p) for p in instead]
             yield self.blame(
                 look.optimizers[optimizer].stack,
-                f"{count(len(stale), 'parameter')} of this {look.optimizers[optimizer].type} belong to no module that "
-                f"runs and never got a gradient; the model trains without {few(names)}, which no optimizer holds",
+                f"{count(len(stale), 'parameter')} of this {look.optimizers[optimizer].type} never got a gradient, and "
+                f"the trained model has others in their place: {few(names)}, which no optimizer holds",
                 confirm="create the optimizer right before the training loop, and compare the loss",
                 stale=len(stale),
                 held=len(look.held_by(optimizer)),

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from postmortem.silent import data_changes
 from postmortem.silent.facts import Drawn, InputSeen, Seeded
 from postmortem.silent.faults import BaseFault, NotChecked, fault
-from postmortem.silent.faults._inputs import assigned_above, loaders, read_at, training_inputs
+from postmortem.silent.faults._inputs import assigned_above, chosen_at, loaders, read_at, training_inputs
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import source
 from postmortem.silent.trials import Trial
+from postmortem.silent.weight_facts import Stacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +32,8 @@ class SameBatchRepeated(BaseFault):
     """The model is trained on the same batch again and again, although there is more data.
 
     How it is found: the model gets the same input values at nearly all steps, and they are only part of the data: one
-    batch of a DataLoader that has more, rows of a larger tensor that are sliced anew each time while most rows are
-    never used, or numbers or rows that are drawn anew after the same seed was set.
+    batch of a DataLoader that has more, rows of a larger tensor that are sliced or stacked anew each time while most
+    rows are never used, or numbers or rows that are drawn anew after the same seed was set.
 
     Not blamed: training on all of the data in each step; a part that the source names (`x[:n_train]`); a trial
     to overfit a batch, where the source says so.
@@ -62,6 +63,7 @@ class SameBatchRepeated(BaseFault):
                 _of_a_tensor(look, same),
                 _of_a_seed(look, same),
                 _of_a_draw(look, same),
+                _of_a_stack(look, same),
             ):
                 if why:
                     yield self.blame(
@@ -148,6 +150,21 @@ def _of_a_draw(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
             given = at is not None and _is_given(at) and same[0].at is not None
             where = assigned_above(same[0].at) if given and same[0].at is not None else at
             return f"their {rows} rows were drawn {times} times, the same each time", where
+    return "", None
+
+
+def _of_a_stack(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
+    rows = same[0].shape[0]
+    anew = len({s.origin for s in same}) >= _SAME * len(same)
+    stacked = [s for s in look.of(Stacked) if anew and s.count == rows and s.of >= 2 * s.used]
+    for at in dict.fromkeys(s.at for s in stacked):
+        digests = Counter(s.digest for s in stacked if s.at == at)
+        times = digests.most_common(1)[0][1]
+        if at is not None and times >= _STEPS and times >= _SAME * digests.total() and not _on_purpose(at):
+            share = next(s.used / s.of for s in stacked if s.at == at)
+            where = chosen_at(at)
+            if not _of_a_part(where):
+                return f"the same {rows} parts of a tensor, {share:.1%} of it, were stacked {times} times", where
     return "", None
 
 

@@ -23,6 +23,8 @@ _DENSE = 60
 _WINDOW = 3
 _SPACING = 1.3
 """After them, windows of steps whose distance grows by this factor."""
+_CLOSING = 0.95
+"""Part of the time after which the last window begins: what comes late is seen as well."""
 _FLUSH = 0.5  # seconds
 _MOST = 64 << 20  # bytes of facts
 
@@ -53,7 +55,7 @@ class Recorder:
         self._file: int | None = None
         self._windows = _DENSE
         self._window_ends = _DENSE
-        self._peeking = False
+        self._peeking = self._again = False
         self.loader: int | None = None
         self._spent, self._since = 0.0, 0.0
         self.at_end: list[Callable[[], None]] = []
@@ -101,24 +103,39 @@ class Recorder:
         self.peek(False)
         if self.over:
             return
-        if self._limit is not None and self.steps >= self._limit:
-            self.finish(ended=False)
-            return
-        if self._seconds is not None and time.monotonic() - self._began > self._seconds:
+        if self._enough():
             self.finish(ended=False)
             return
         if self._closely is not None:
             self.sampled = self._closely[0] <= self.steps <= self._closely[1]
             return
-        self.sampled = self.steps < 4 or (self.steps & (self.steps - 1)) == 0 or self.steps == self._window_ends - 1
+        if self._again and self.looking and self.steps >= _DENSE:
+            self._window_ends = max(self._window_ends, self.steps + 1)
+        usual = self.steps < 4 or (self.steps & (self.steps - 1)) == 0 or self.steps == self._window_ends - 1
+        last = self._limit is not None and self.steps >= self._limit - _WINDOW
+        self.sampled, self._again = usual or last or self._again, False
         if self.steps < _DENSE:
             return
-        if self.looking and self.steps >= self._window_ends:
+        if self.looking and self.steps >= self._window_ends and not last:
             self._windows = max(self._windows + _WINDOW, int(self._windows * _SPACING))
             self._pause(True)
-        elif not self.looking and self.steps >= self._windows:
-            self._window_ends = self._windows + _WINDOW
+        elif not self.looking and (last or self.steps >= self._windows):
+            self._window_ends = self.steps + _WINDOW
             self._pause(False)
+
+    def look_again(self) -> None:
+        """What was seen in this step has to be confirmed: the next one is `sampled` as well."""
+        self._again = True
+
+    def _enough(self) -> bool:
+        """All steps were made, or the time is up. The last steps are looked at, also where they are short."""
+        gone = time.monotonic() - self._began
+        if self._seconds is not None and gone > self._seconds:
+            return True
+        if self._seconds is not None and gone > _CLOSING * self._seconds:
+            last = self.steps + _WINDOW
+            self._limit = last if self._limit is None else min(self._limit, last)
+        return self._limit is not None and self.steps >= self._limit
 
     def peek(self, begins: bool) -> None:
         """Between looks, what the program does apart from its steps is looked at from now on, or no longer."""
@@ -143,7 +160,8 @@ class Recorder:
         self.add(Over(self.steps, ended))
         if self.steps or self.optimizers.any:
             self._flush()
-            (self._folder / f"{self.pid}.over").touch()
+            for kind in ("ended", "over") if ended else ("over",):
+                (self._folder / f"{self.pid}.{kind}").touch()
         self.over, self.parameters.wanted = True, False
         if self.looking:
             self._pause(True)

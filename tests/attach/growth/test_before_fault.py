@@ -58,7 +58,9 @@ def test_the_learning_rate_is_tried_from_before_the_growth_on(tmp_path, monkeypa
     (tmp_path / "train.py").write_text(PROGRAM.replace("RATE", "3.0"))
     monkeypatch.chdir(tmp_path)
     assert warm.run("train.py").returncode == 0
-    told = json.loads(postmortem("replay", ".", "--format", "json", "--", sys.executable, "train.py").out)
+    called = postmortem("replay", ".", "--format", "json", "--", sys.executable, "train.py")
+    assert "postmortem: start 2 of the command, to explain what was found\n" in called.err
+    told = json.loads(called.out)
     culprit = told["culprit"]
     assert (culprit["cause"], culprit["phase"], culprit["established"]) == ("divergence", "optimizer", "cured")
     assert {f["name"]: f["cured"] for f in culprit["fixes"]}["lower_lr"] is True

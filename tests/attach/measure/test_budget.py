@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 from postmortem.attach.measure import budget as module
 from postmortem.attach.measure.budget import Budget, Laps, Prepaid
+from postmortem.attach.paced import not_paid
 
 
 class Clock:
@@ -96,3 +97,22 @@ def test_ticks_of_a_rest_count_as_usual_ones(clock: Clock) -> None:
         laps.lap(ticks=8)
     clock.now += 3.0
     assert laps.lap(burdened=True) == (3.0, 2.0)
+
+
+def test_a_fault_before_the_first_copy_says_what_would_help() -> None:
+    """When it would have been paid, and the budget that would have paid it; where none would, to leave it out."""
+    copies = Prepaid(0.005, 0.4)
+    assert "none is made before the first step has ended" in not_paid(0.01, copies)
+    copies.earn(20.0)
+    said = not_paid(0.01, copies)
+    assert (
+        "costs about 0.4 s of CPU time, is not made before the steps have taken 80 s, and they had taken 20 s" in said
+    )
+    assert said.endswith(
+        "about budget=0.04 would have paid it by now, and without a budget there is one from the first step on"
+    )
+    copies = Prepaid(0.005, 0.4)
+    copies.earn(0.5)
+    assert "budget=" not in not_paid(0.01, copies)
+    copies.spent = 0.4
+    assert "in some steps only" in not_paid(0.01, copies)

@@ -301,3 +301,22 @@ def test_an_epoch_and_a_counter_with_a_colon(tmp_path: Path) -> None:
     run = _run(tmp_path, rows)
     assert set(run.frame.tag) == {"loss G", "loss D"}
     assert run.series("loss G").index.tolist() == [100, 200, 300, 400, 500, 600, 700, 800, 900]
+
+
+@pytest.mark.parametrize(
+    ("form", "tag", "last"),
+    [
+        ("{k} [D loss: {v:.6f}, acc.: 56.25%] [G loss: 1.28]", "D loss", 5900),
+        ("epoch id: {i}, batch no: 3, loss: {v:.6f}", "loss", None),
+        ("epoch{k}\t{v:.6f}", "unnamed number", 5900),
+        ("Epoch: [{i}][9/10]\tLoss {v:.4f}\n * ERR 24.7 LOSS {v:.3f}", "eval LOSS", None),
+    ],
+)
+def test_counters_and_summaries_of_strangers(tmp_path, form, tag, last):
+    """A count before brackets, counters named as numbers, rows of an epoch and a number, a starred summary."""
+    rows = [form.format(i=i, k=100 * i, v=2 / (i + 1)) for i in range(60)]
+    (tmp_path / "train.log").write_text("\n".join(rows) + "\n")
+    run = postmortem.load(tmp_path)
+    assert run.roles[tag] == ("val_loss" if tag == "eval LOSS" else "loss")
+    assert set(run.roles) <= {tag, "acc.", "G loss", "ERR", "Loss"}
+    assert last is None or run.frame[run.frame.tag == tag].step.tolist() == list(range(0, last + 1, 100))

@@ -55,7 +55,7 @@ def killed_by_the_first_step() -> str:
 
 LATER = """
     for later in range({steps}):
-        if later == 20:
+        if later == {at}:
             with torch.no_grad():
                 model.{layer}.bias -= 50
         loss = F.mse_loss(model(x), y)
@@ -68,7 +68,13 @@ LATER = """
 @blamed(DeadRelu, at="optimizer =")
 def killed_far_into_the_training() -> str:
     """Alive at most of the measured steps."""
-    return loop() + LATER.format(steps=120, layer="second")
+    return loop() + LATER.format(steps=120, at=20, layer="second")
+
+
+@blamed(DeadRelu, at="optimizer =")
+def killed_after_the_last_measured_step_but_one() -> str:
+    """The step after the last one is measured as well."""
+    return loop() + LATER.format(steps=120, at=70, layer="second")
 
 
 @quiet(DeadRelu)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from postmortem.silent.faults.ema_never_updated import EmaNeverUpdated
 from tests.silent.faults.cases import blamed, quiet
 
@@ -52,6 +54,32 @@ def the_update_is_never_called() -> str:
 @blamed(EmaNeverUpdated, at="a.data = decay")
 def a_decay_of_one() -> str:
     return loop("a.data = decay * a + (1 - decay) * p", call="update_ema(ema, model, 1.0)")
+
+
+CALLBACK = """
+    class Averaging:
+        def begin(self, model):
+            self.shadow = copy.deepcopy(model)
+
+        def after_batch(self, model):
+            for kept, live in zip(self.shadow.parameters(), model.parameters()):
+                kept = 0.9 * kept + 0.1 * live
+
+
+    callback = Averaging()
+    callback.begin(model)
+"""
+
+
+@blamed(EmaNeverUpdated, at="kept = 0.9 * kept")
+def in_a_callback() -> str:
+    """Whose methods have the names of hooks."""
+    made = inspect.cleandoc(CALLBACK).replace("\n", "\n    ")
+    return (
+        loop("pass", name="shadow", make="None", call="callback.after_batch(model)")
+        .replace("shadow = None", made)
+        .replace("shadow(x)", "callback.shadow(x)")
+    )
 
 
 @quiet(EmaNeverUpdated)

@@ -55,6 +55,12 @@ def one_seed_for_all_workers() -> str:
 
 
 @quiet(IdenticalWorkerRandomness)
+def a_list_of_samples() -> str:
+    """To which there are no weak references."""
+    return loop("0").replace("DataLoader(Noisy()", "DataLoader([torch.randn(4) for _ in range(64)]")
+
+
+@quiet(IdenticalWorkerRandomness)
 def the_global_generators() -> str:
     """PyTorch seeds them, each worker with another number."""
     return loop("np.random.normal(size=4)")

@@ -75,6 +75,48 @@ def a_division_in_a_function() -> str:
     return loop(scale)
 
 
+WITHOUT_LAYERS = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    x, y = torch.rand(240, 12), torch.randn(240, 1)
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.matrices = nn.ParameterList(torch.randn(n, m) / n**0.5 for n, m in ((12, 16), (16, 1)))
+
+        def forward(self, x):
+            return torch.tanh(x @ self.matrices[0]) @ self.matrices[1]
+
+
+    def scaled(x):
+        return {scaled}
+
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for part in torch.arange(240).split(16):
+        loss = nn.functional.mse_loss(model(scaled(x[part])), y[part])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@blamed(InputsCollapsed, at="torch.round(")
+def rounded_in_a_model_without_layers() -> str:
+    """The parameters are in a list that never runs."""
+    return WITHOUT_LAYERS.format(scaled="torch.round((x - x.min()) / (x.max() - x.min()) / 10)")
+
+
+@quiet(InputsCollapsed)
+def scaled_in_a_model_without_layers() -> str:
+    return WITHOUT_LAYERS.format(scaled="(x - x.mean(0)) / x.std(0)")
+
+
 STATES = """
     import torch
     from torch import nn

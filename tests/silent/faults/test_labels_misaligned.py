@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
+
+import pytest
+
+from postmortem.silent.faults._orders import reordered
 from postmortem.silent.faults.labels_misaligned import LabelsMisaligned
 from tests.silent.faults.cases import blamed, quiet
 
@@ -79,6 +85,94 @@ def the_inputs_alone_by_an_order() -> str:
 def rows_that_are_drawn_twice() -> str:
     drawn = "xb, yb = x[torch.randint(1600, (32,))], y[torch.randint(1600, (32,))]"
     return loop("pass", batches="[(x, y)] * 50").replace("loss = nn", f"{drawn}\n            loss = nn")
+
+
+@blamed(LabelsMisaligned, at="xs = x[order]")
+def the_labels_as_they_were() -> str:
+    pairs = "zip(xs.split(32), ys.split(32))"
+    return loop("order = torch.randperm(1600)\n    xs = x[order]\n    ys = y[:1600]", batches=pairs)
+
+
+@blamed(LabelsMisaligned, at="y = y[torch.randperm(1600)]")
+def of_losses_that_are_divided() -> str:
+    """As for gradients that are accumulated; libraries divide by 1 where they are not."""
+    prepare = "x = x[torch.randperm(1600)]\n    y = y[torch.randperm(1600)]"
+    return loop(prepare).replace("loss.backward()", "(loss / 4 / 1).backward()")
+
+
+PAIRED = """
+    class Rows(torch.utils.data.Dataset):
+        def __init__(self, inputs, labels):
+            self.inputs, self.labels = inputs, labels
+        def __len__(self):
+            return len(self.inputs)
+        def __getitem__(self, i):
+            return {"x": self.inputs[i], "y": self.labels[i]}
+    order = torch.randperm(1600)
+    train_x = x[order][:1600]
+    train_y = y[:1600]
+"""
+
+
+@blamed(LabelsMisaligned, at="train_x = x[order]")
+def rows_of_a_dataset() -> str:
+    batches = "((b['x'], b['y']) for b in DataLoader(Rows(train_x, train_y), batch_size=32, shuffle=True))"
+    return loop(inspect.cleandoc(PAIRED).replace("\n", "\n    "), batches=batches)
+
+
+COLLATE = """
+    def collate(batch):
+        labels = torch.stack([label for _, label in batch])
+        batch.sort(key=lambda item: float(item[0][5]))
+        rows = torch.stack([row for row, _ in batch])
+        return rows, labels
+"""
+
+
+@blamed(LabelsMisaligned, at="batch.sort(")
+def labels_taken_before_a_batch_is_sorted() -> str:
+    batches = "DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True, collate_fn=collate)"
+    return loop(inspect.cleandoc(COLLATE).replace("\n", "\n    "), batches=batches)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_attributes_of_a_class_that_is_made_later(tmp_path: Path, kept: bool) -> None:
+    """Their values are those of the arrays as they are then."""
+    rows = "class Rows:\n    def __init__(self, x, y):\n        self.x, self.y = x, y\n"
+    rows += "    def __getitem__(self, i):\n        return self.x[i], self.y[i]\n"
+    made = "x = pad()\ny = cat(x)\norder = randperm(9)\nx = x[order]\n" + ("" if kept else "y = y[order]\n")
+    (tmp_path / "train.py").write_text(rows + made + "rows = Rows(x, y)\n")
+    assert (reordered(str(tmp_path / "train.py")) is not None) == kept
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (
+            "lengths = [len(t) for t in batch]; batch = sorted(batch); return pad(batch), lengths",
+            "takes lengths from batch",
+        ),
+        ("batch = sorted(batch); lengths = [len(t) for t in batch]; return pad(batch), lengths", None),
+        ("longest = max(len(t) for t in batch); batch = sorted(batch); return pad(batch, longest)", None),
+        ("y = [t[1] for t in batch]; print(Counter(y)); batch = sorted(batch); return pad(batch)", None),
+        ("y = [t[1] for t in batch]; batch = sorted(batch); y = [t[1] for t in batch]; return pad(batch), y", None),
+        (
+            "x, y = pad(batch), cat(batch); order = x.argsort(); x = x[order]; return x, y",
+            "brings x into another order",
+        ),
+        ("x, y = pad(batch), cat(batch); order = x.argsort(); x, y = x[order], y[order]; return x, y", None),
+        ("words = sorted(set(batch)); x = cat([words[i] for i in batch]); y = cat(batch); return x, y", None),
+        ("x = pad(batch); x = x[randperm(9)]; y = cat(x); return x, y", None),
+        ("x = pad(batch); y = cat(x); x = x[randperm(9)]; return x, y", "brings x into another order"),
+        ("x, y = batch; x = x[randperm(9)]; shuffle(y); return x, y", None),
+    ],
+)
+def test_what_the_source_does(tmp_path: Path, lines: str, found: str | None) -> None:
+    """Only what is used together and is not brought into the same order; each line of its own."""
+    (tmp_path / "train.py").write_text("def collate(batch):\n    " + lines.replace("; ", "\n    ") + "\n")
+    told = reordered(str(tmp_path / "train.py"))
+    assert (told is not None) == (found is not None), told
+    assert found is None or found in told[1]
 
 
 @quiet(LabelsMisaligned, status="not checked")

@@ -34,6 +34,12 @@ def an_optimizer_of_another_copy() -> str:
     )
 
 
+@blamed(OptimizerStaleParameters, at="optimizer = ")
+def a_copy_of_a_model_that_has_run() -> str:
+    build = "import copy; print(model(x).shape); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+    return LOOP.format(build=f"{build}; model = copy.deepcopy(model)")
+
+
 @quiet(OptimizerStaleParameters)
 def a_layer_replaced_before_the_optimizer_is_made() -> str:
     build = "model[2] = nn.Linear(8, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"

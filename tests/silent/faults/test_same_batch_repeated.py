@@ -39,6 +39,14 @@ def a_batch_that_was_read_once() -> str:
     return loop(before="xb, yb = next(iter(loader))")
 
 
+@blamed(SameBatchRepeated, at="next(iter(loader))")
+def of_a_loader_with_a_sampler_of_batches() -> str:
+    """As libraries make one of another one."""
+    batches = "torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(x), 8, False)"
+    again = f"loader = DataLoader(loader.dataset, batch_sampler={batches})"
+    return loop(before=f"{again}\n    xb, yb = next(iter(loader))")
+
+
 @blamed(SameBatchRepeated, at="xb, yb = x[:8]")
 def a_slice_that_does_not_move() -> str:
     return loop("xb, yb = x[:8], y[:8]")
@@ -61,6 +69,24 @@ NUMPY = "part = torch.from_numpy(rng.integers(0, 240, 8))"
 @blamed(SameBatchRepeated, at="rng = numpy.random.default_rng(1)")
 def a_generator_of_numpy_that_is_made_anew() -> str:
     return loop("rng = numpy.random.default_rng(1)", NUMPY, "xb, yb = x[part], y[part]", before="import numpy")
+
+
+ROWS = "rows = [x[start + i] for i in range(8)]"
+
+
+@blamed(SameBatchRepeated, at="start = 0")
+def rows_that_are_stacked_from_one_start() -> str:
+    return loop("start = 0 * step", ROWS, "xb, yb = torch.stack(rows), y[:8]")
+
+
+@quiet(SameBatchRepeated)
+def rows_that_are_stacked_from_another_start_each_time() -> str:
+    return loop("start = 8 * step % 232", ROWS, "xb, yb = torch.stack(rows), y[:8]")
+
+
+@quiet(SameBatchRepeated)
+def all_rows_are_stacked() -> str:
+    return loop("xb, yb = torch.stack(list(x)), y")
 
 
 @quiet(SameBatchRepeated)

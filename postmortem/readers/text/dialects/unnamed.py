@@ -17,7 +17,8 @@ _FEWEST = 8
 
 @dialect
 class Unnamed(Dialect):
-    """``12 tensor(0.53, grad_fn=<NllLossBackward0>)``, or a log of nothing but rows ``12<TAB>0.53``, ``12 0.53 0.81``.
+    """``12 tensor(0.53, grad_fn=<NllLossBackward0>)``, or a log of nothing but rows ``12<TAB>0.53``, ``epoch12 0.53``,
+    ``12 0.53 0.81``.
 
     A tensor with a `grad_fn` that is printed is the loss. Plain numbers count only in a log that holds hardly anything
     else and whose first column rises evenly; what they measure shows in whether they fall. Several in a row are
@@ -31,7 +32,8 @@ class Unnamed(Dialect):
         rf"\(\[?(?P<tensor>{NUMBER}|{NONFINITE})\]?(?P<rest>[^()]{{0,120}})\)"
     )
     _row = re.compile(
-        rf"[(\[]?(?:(?P<n>\d{{1,12}})[\])]?(?:\s*[,:;|]\s*|\s+))?(?:{_tensor}|(?P<value>{NUMBER}|{NONFINITE}))[)\]]?\s*$"
+        r"[(\[]?(?:(?P<word>(?i:epoch|ep|iter|iteration|step))?[ _:#=]{0,2}(?P<n>\d{1,12})[\])]?(?:\s*[,:;|]\s*|\s+))?"
+        rf"(?:{_tensor}|(?P<value>{NUMBER}|{NONFINITE}))[)\]]?\s*$"
     )
     _several = re.compile(
         rf"(?P<n>\d{{1,12}})(?:\s*[,;]\s*|\s+)(?P<values>(?:(?:{NUMBER}|{NONFINITE})(?:\s*[,;]\s*|\s+|$)){{2,12}})$"
@@ -85,6 +87,8 @@ class Unnamed(Dialect):
         loss = self._loss.search(match["rest"] or "")
         tag = loss[1] if loss is not None else "unnamed loss" if has_graph else "unnamed number"
         record = Record([Value(tag, number(match[kind]), *match.span(kind))])
-        if match["n"] is not None:
+        if match["n"] is not None and (match["word"] or "").lower().startswith("ep"):
+            record.epoch, record.at["epoch"] = float(match["n"]), match.span("n")
+        elif match["n"] is not None:
             record.step, record.level, record.at["step"] = float(match["n"]), Trust.STEP, match.span("n")
         return record

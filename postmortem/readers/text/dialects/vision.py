@@ -130,7 +130,7 @@ class MetricLogger(Dialect):
     def parse(self, row: Row) -> Record | None:
         if whole := self._whole.match(row.text):
             record = mine(row.text, whole.end())
-            if record is None or not record.values or role_of(record.values[0].tag) not in _SCORES:
+            if record is None or not any(role_of(value.tag) in _SCORES for value in record.values):
                 return None
             if not self._of_training.match(record.values[0].tag):
                 record.evaluation, record.split = True, "eval"

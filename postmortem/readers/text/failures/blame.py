@@ -106,6 +106,9 @@ def _lost(
         elif survived:
             failure.severity = "info"
             failure.fields["went_on"] = True
+        elif failure.first.in_request and failure.last.in_request:
+            failure.severity = "info"
+            failure.fields["goes_on"] = "a web server was handling a request"
         elif failure.last.goes_on is not None:
             failure.severity = "warning"
             failure.fields["goes_on"] = failure.last.goes_on.message[:300]

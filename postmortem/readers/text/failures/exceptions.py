@@ -37,6 +37,11 @@ _WRAPPER = re.compile(
 _REPR = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception))\((?P<message>.{0,2000}?),?\)$"
 )
+_SERVER = re.compile(
+    r"[\\/](?:tornado|jupyter_server|notebook|flask|werkzeug|django|starlette|uvicorn|aiohttp|fastapi|sanic|gradio"
+    r"|streamlit)[\\/]"
+)
+"""Files of web servers, which answer a request that raises with an error and go on."""
 _MOST_FRAMES = 1000
 
 
@@ -109,6 +114,11 @@ class Block:
     def in_thread(self) -> bool:
         """Whether the stack begins where a thread begins: it ended that thread, and not the program."""
         return bool(self.frames) and self.frames[0].function == "_bootstrap_inner"
+
+    @property
+    def in_request(self) -> bool:
+        """Whether the stack begins where a web server handles a request: it ended that request, and not the program."""
+        return bool(self.frames) and _SERVER.search(self.frames[0].file) is not None
 
     def add_frame(self, frame: Frame) -> None:
         """Appends a frame; of an endless recursion the innermost are kept."""

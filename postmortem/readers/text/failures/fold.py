@@ -54,8 +54,8 @@ class Occurrence:
     `line` is 1-based, `first_line` where its traceback begins; `attempt` counts the starts of a job that are
     appended in one file; `training` (bytes) and `ordinary` (lines) are the counts of `Progress` before it;
     `uncaught`: its stack begins where Python begins, so nothing can have caught it; `in_thread`: it begins where a
-    thread begins; `goes_on` is the note in which
-    its program reports that it continues nevertheless.
+    thread begins; `in_request`: where a web server handles a request; `goes_on` is the note in which its program
+    reports that it continues nevertheless.
     """
 
     signature: Signature
@@ -72,6 +72,7 @@ class Occurrence:
     ordinary: int = 0
     uncaught: bool = False
     in_thread: bool = False
+    in_request: bool = False
     goes_on: Occurrence | None = None
 
     @property

@@ -312,7 +312,7 @@ class Scanner:
         title = "a traceback without its last line" if done.cut else done.headline.title
         seen = self._occurrence(signature, last.line, title, key, fields)
         seen.first_line, seen.exception, seen.uncaught = done.blocks[0].header, last.exception, last.uncaught
-        seen.in_thread = last.in_thread
+        seen.in_thread, seen.in_request = last.in_thread, last.in_request
         if seen.rank is None and signature.role != "wrapper":
             seen.rank, self._spawned = self._spawned, None
         state = self._state_at.pop(last.line, (seen.training, seen.ordinary, None))

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 _ABBREVIATED = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
 _SCORED = re.compile(r"\s++(?P<name>[A-Za-z][\w/]{0,60}) ?[=:]\s?[-+\d.nNiI]")
+_IN_BRACKETS = re.compile(r"\s{1,4}\[(?P<name>[A-Za-z][\w/]{0,40}(?: [A-Za-z]\w{0,40})?) ?[=:]\s?[-+\d.nNiI]")
+"""``5000 [D loss: 0.69, acc.: 56.2%] [G loss: 1.28]``."""
 _PRINTED = re.compile(r"\s*+[|:,\-]?\s*+(?P<name>[A-Za-z][\w/]{0,60})(?: ?[=:]\s?| )(?:[-+]?\.?\d|nan\b|-?inf\b)")
+_AFTER_A_COUNT = (_SCORED, _IN_BRACKETS)
 _ORDINAL_HEAD = re.compile(
     r"\s*+(?:The )?(?P<n>\d{1,9})(?:st|nd|rd|th)[ \-](?P<what>(?i:epoch|step|iteration|round))\b"
 )
@@ -201,7 +204,7 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     elif (
         (before == "" and after[:1] in (")", ":"))
         or (before in ("", "[") and after == " |")  # "[100 | 123.45] loss"
-        or (before == "" and record.step is None and _is_scored(text, match.end()))
+        or (before == "" and record.step is None and any(_is_scored(text, match.end(), p) for p in _AFTER_A_COUNT))
         or (_CLOSING.get(before) == after[:1] and record.step is None and _is_scored(text, match.end() + 1, _PRINTED))
     ):
         record.step, record.level = value, Trust.LOCAL

@@ -30,7 +30,7 @@ for _field, _level, _names, _of_languages in (
     ("step", Trust.STEP,
      "step steps stp train_step training_steps cur_step current_step step_num episode episodes round rounds "
      "generation game tick", languages.STEPS),
-    ("step", Trust.LOCAL, "batch batches it i minibatch mb batch_idx batch_id b batch_index", languages.BATCHES),
+    ("step", Trust.LOCAL, "batch batches it i minibatch mb b batch_step", languages.BATCHES),
     ("epoch", Trust.NONE,
      "epoch epochs ep epch sweep sweeps current_epoch cur_epoch epoch_num epoch_idx", languages.EPOCHS),
     ("rank", Trust.NONE, "rank local_rank global_rank worker_rank proc", ()),
@@ -54,6 +54,9 @@ _LAST_WORDS = {
     *(*languages.STEPS, *languages.ITERATIONS, *languages.BATCHES, *languages.EPOCHS),
 }
 """Words that mean a position also after words of `_WITH_A_POSITION`."""
+_NUMBERED = {"epoch", "ep", "step", "iter", "iteration", "batch", "minibatch", "round", "episode"}
+_NUMBER_WORDS = {"id", "idx", "index", "no", "nr", "num", "number"}
+"""Words behind one of a position that only say that it is a number: "epoch id", "batch_idx"."""
 _WITH_A_POSITION = SPLITS | {
     "learning",
     "current",
@@ -95,6 +98,8 @@ def position(name: str) -> tuple[str, Trust] | None:
         if last in _LAST_WORDS and (told or not others & _NOT_A_POSITION) and "/" not in name:
             known = told or others <= _WITH_A_POSITION
             found = POSITIONS[last] if known or (" " in name and POSITIONS[last][0] == "epoch") else None
+        elif first in _NUMBERED and last in _NUMBER_WORDS:
+            found = POSITIONS[first]
         elif key.endswith("num_updates"):
             found = POSITIONS["num_updates"]
         elif key.endswith("_global_step") or key == "trainer_global_step":

@@ -230,6 +230,16 @@ def lacks_epochs(epoch: NDArray[np.float64], rows: StoredRows, main: Main) -> bo
     return again >= 2 * places(epoch, main) + _SHOWN
 
 
+def is_stuck(epoch: NDArray[np.float64], step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> bool:
+    """Whether all points of the main quantity have one step, that of a bar of which only the end is logged, and are
+    told apart by the epochs in the headings above them."""
+    if exact[main.rows].mean() >= 0.5 or places(step, main) > 1:
+        return False
+    named = np.maximum.accumulate(np.where(np.isnan(epoch), -1, np.arange(len(epoch))))[main.rows]
+    own = np.where(named >= 0, epoch[named], np.nan)
+    return not np.isnan(own).any() and len(distinct(own)) >= max(5, 0.9 * len(own))
+
+
 def is_finer(epoch: NDArray[np.float64], step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> bool:
     """Whether epochs tell the points of the main quantity apart that the steps, which its rows do not name, do not."""
     if exact[main.rows].mean() >= 0.5 or np.isnan(epoch[main.rows]).any():
@@ -242,3 +252,23 @@ def is_finer(epoch: NDArray[np.float64], step: NDArray[np.int64], exact: NDArray
 def is_alone(epoch: NDArray[np.float64], exact: NDArray[np.bool_]) -> bool:
     """Whether one row names a step, where rows name many epochs: a number of the configuration, as ``batch=128``."""
     return bool(exact.sum() == 1) and len(distinct(epoch[~np.isnan(epoch)])) >= _FEW
+
+
+def cycles(draft: Draft) -> NDArray[np.int64]:
+    """A count that rises with each row that prints a tag again."""
+    step = np.zeros(len(draft.rows), np.int64)
+    owner, codes = draft.cells.owner()[draft.keep], draft.codes[draft.keep]
+    seen: set[int] = set()
+    cycle = 0
+    last = -1
+    for row, code in zip(owner.tolist(), codes.tolist(), strict=True):
+        if row != last:
+            last = row
+            fresh = True
+        if code in seen and fresh:
+            cycle += 1
+            seen = set()
+        fresh = False
+        seen.add(code)
+        step[row] = cycle
+    return step

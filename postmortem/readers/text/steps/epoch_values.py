@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.readers.text.steps.repeats import same_or_rounded
 from postmortem.readers.text.steps.row_store import EVALUATION, FRACTIONAL, NO_STEP
 from postmortem.readers.text.steps.summaries import whole_epochs
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _ONCE = 0.9
 """Share of a tag's values that are of another epoch than the one before, if it is logged once an epoch."""
+_SELDOM = 0.1
+"""The least share of them where the rows name the epoch: with fewer, the epoch tells hardly any of them apart."""
 
 
 def placed_by_epoch(draft: Draft) -> NDArray[np.intp]:
@@ -42,7 +45,7 @@ def placed_by_epoch(draft: Draft) -> NDArray[np.intp]:
     pairs = np.bincount(code[1:][same], minlength=n)
     moved = np.bincount(code[1:][same & (epoch[1:] != epoch[:-1])], minlength=n)
     named = np.bincount(codes, weights=~np.isnan(rows["epoch"][owner]), minlength=n) == np.bincount(codes, minlength=n)
-    once = (moved >= _ONCE * pairs) | named
+    once = (moved >= _ONCE * pairs) | (named & (moved >= _SELDOM * pairs))
     found: NDArray[np.intp] = values[(always & once)[codes]]
     return found
 
@@ -50,7 +53,8 @@ def placed_by_epoch(draft: Draft) -> NDArray[np.intp]:
 def _repeated_beside(draft: Draft, values: NDArray[np.intp]) -> NDArray[np.intp]:
     """Indices of kept values that only repeat one at `values` beside it, for tags of which all others do.
 
-    So does ``Saved the best model, val loss 0.35`` above or below the row of the epoch.
+    So does ``Saved the best model, val loss 0.35`` above or below the row of the epoch, and a bar that ends with the
+    number of the row, perhaps rounded.
     """
     found = [values[:0]]
     others = np.setdiff1d(np.flatnonzero(draft.keep), values, assume_unique=True)
@@ -59,6 +63,6 @@ def _repeated_beside(draft: Draft, values: NDArray[np.intp]) -> NDArray[np.intp]
         if 0 < len(other) <= len(own):
             after = np.searchsorted(own, other)
             beside = (own[np.maximum(after - 1, 0)], own[np.minimum(after, len(own) - 1)])
-            same = np.logical_or(*(draft.values[at] == draft.values[other] for at in beside))
+            same = np.logical_or(*(same_or_rounded(draft.values[other], draft.values[at]) for at in beside))
             found += [other] if same.all() else []
     return np.concatenate(found)

@@ -40,7 +40,7 @@ def again(draft: Draft, step: NDArray[np.int64]) -> NDArray[np.bool_]:
     for a, b, of_a, of_b in _pairs_by_tag(rank, codes, cells, twice, keep, len(tags)):
         once = np.flatnonzero((step[of_a] == step[of_b]) & (of_a != of_b))
         x, y = values[a[once]], values[b[once]]
-        same, b, of_a, of_b = _equal(x, y) | _rounded(x, y), b[once], of_a[once], of_b[once]
+        same, b, of_a, of_b = same_or_rounded(x, y), b[once], of_a[once], of_b[once]
         alike = twins.of_one_style(of_a, of_b)
         twins.add(b[alike], of_a[alike], of_b[alike], same[alike])
         found = b[same & ~alike]
@@ -170,6 +170,11 @@ def _pairs_by_tag(
         same = np.flatnonzero((tag[1:] == tag[:-1]) & (rank_[1:] == rank_[:-1]))
         mine, owner = mine[order], owner[order]
         yield mine[same], mine[same + 1], owner[same], owner[same + 1]
+
+
+def same_or_rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether two numbers are equal, or one is the other rounded to fewer decimals or to six digits."""
+    return _equal(x, y) | _rounded(x, y)
 
 
 def _equal(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -23,9 +23,11 @@ from postmortem.readers.text.steps.announced_length import planned
 from postmortem.readers.text.steps.counters import (
     agreeing,
     counted_on,
+    cycles,
     is_alone,
     is_finer,
     is_plausible,
+    is_stuck,
     lacks_epochs,
     main_quantity,
     starts_again,
@@ -133,6 +135,8 @@ def _axis(draft: Draft) -> Axis:
         at_row = _carried(rows, step, exact, placing)
         finer = has_epochs and main is not None and is_finer(draft.epoch, at_row, exact, main)
         finer |= has_epochs and is_alone(draft.epoch, exact & filled)
+        if main is not None and is_stuck(draft.epoch, at_row, exact, main):
+            finer = has_epochs = True
         if loop is not None and loop.length is None:
             draft.notes.append(f"the step counter starts again {loop.passes - 1} times: it does not count the training")
         elif finer or (main is not None and not is_plausible(at_row, exact, main)):
@@ -226,7 +230,7 @@ def _by_counter(draft: Draft, counter: NDArray[np.int64]) -> Axis:
 def _by_order(draft: Draft) -> Axis:
     """Nothing counts: the order of lines is the step."""
     draft.keep &= _repeated(draft)
-    step = _cycles(draft)
+    step = cycles(draft)
     if draft.keep.any():
         draft.notes.append("no step is printed: rows are counted, in the order of lines, and a row number is no step")
     nothing = np.full(len(draft.rows), NO_STEP)
@@ -378,23 +382,3 @@ def _counts(draft: Draft, mine: NDArray[np.intp]) -> bool:
     others = np.flatnonzero(draft.keep & (at[owner] >= 0) & (draft.codes != draft.codes[mine[0]]))
     pairs = at[owner[others]] * len(draft.tags) + draft.codes[others]
     return len(distinct(pairs)) == len(pairs)
-
-
-def _cycles(draft: Draft) -> NDArray[np.int64]:
-    """A count that rises with each row that prints a tag again."""
-    step = np.zeros(len(draft.rows), np.int64)
-    owner, codes = draft.cells.owner()[draft.keep], draft.codes[draft.keep]
-    seen: set[int] = set()
-    cycle = 0
-    last = -1
-    for row, code in zip(owner.tolist(), codes.tolist(), strict=True):
-        if row != last:
-            last = row
-            fresh = True
-        if code in seen and fresh:
-            cycle += 1
-            seen = set()
-        fresh = False
-        seen.add(code)
-        step[row] = cycle
-    return step

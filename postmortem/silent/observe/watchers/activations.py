@@ -34,6 +34,7 @@ class Activations(Watcher):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._dead: dict[tuple[int, ...], deque[torch.Tensor]] = {}
+        self._off: dict[tuple[int, ...], bool] = {}
 
     def before_backward(self, tensors: tuple[torch.Tensor, ...]) -> None:
         if not self.recorder.sampled:
@@ -54,6 +55,8 @@ class Activations(Watcher):
             others = [d for d in range(result.dim()) if d != dim]
             dead = (result == 0).all(others) if others else torch.zeros(1)
             flat, still = float(dead.float().mean()), self._still(held, dead)
+            if hidden:
+                self._confirm(held, off=bool(dead.all()))
         else:
             bound = result.abs() if kind == "tanh" else (2 * result - 1).abs()
             flat = still = float((bound > 1 - _BOUND).float().mean())
@@ -70,6 +73,13 @@ class Activations(Watcher):
                 hidden,
             )
         )
+
+    def _confirm(self, held: list[torch.Tensor], *, off: bool) -> None:
+        """A whole layer that has become 0, perhaps for this batch only: the next step may be the last one looked at."""
+        key = tuple(self.recorder.parameters.number(p) for p in held)
+        if off and not self._off.get(key):
+            self.recorder.look_again()
+        self._off[key] = off
 
     def _still(self, held: list[torch.Tensor], dead: torch.Tensor) -> float:
         """Share of the units that are dead now and were in the looks before: others are active for other samples."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _NODES = 20_000
 _CHAIN = 6
+_SCALES = ("DivBackward0", "MulBackward0")
+_SUM = 2  # as autograd saves the reduction of a loss
 
 
 @watcher
@@ -35,7 +37,9 @@ class Backwards(Watcher):
             self._walked[at] = self._walked.get(at, 0) + 1
             reached = tuple(self.recorder.parameters.number(leaf) for leaf in _leaves(roots))
         loss = float(tensors[0].detach()) if len(tensors) == 1 and tensors[0].numel() == 1 else None
-        self.recorder.add(Backward(self.recorder.steps, loss, _chain(roots), reached, at))
+        root = _undivided(roots[0]) if roots else None
+        divided = _divided(root) if root is not None else 1.0
+        self.recorder.add(Backward(self.recorder.steps, loss, _chain(root), reached, at, divided))
 
     def derived(self, inputs: tuple[torch.Tensor, ...]) -> None:
         """What gets a gradient by torch.autograd.grad is trained by the program's own means."""
@@ -44,9 +48,28 @@ class Backwards(Watcher):
             self.recorder.add(Backward(self.recorder.steps, None, (), reached, place()))
 
 
-def _chain(roots: list[Any]) -> tuple[str, ...]:
+def _undivided(node: Any) -> Any:
+    """The first node that is no division by 1: libraries divide by how many losses are accumulated."""
+    while node.name() in _SCALES and _divisor(node) == 1 and node.next_functions[0][0] is not None:
+        node = node.next_functions[0][0]
+    return node
+
+
+def _divided(node: Any) -> float:
+    """See `Backward`. A sum over samples that is divided is a mean as well."""
+    below = node.next_functions[0][0] if node.name() == "DivBackward0" else None
+    if below is None:
+        return 1.0
+    return 1.0 if getattr(below, "_saved_reduction", None) == _SUM else _divisor(node)
+
+
+def _divisor(node: Any) -> float:
+    other = getattr(node, "_saved_other", None)
+    return float(other) if isinstance(other, torch.Tensor) and other.numel() == 1 and not other.is_complex() else 0.0
+
+
+def _chain(node: Any) -> tuple[str, ...]:
     names: list[str] = []
-    node = roots[0] if roots else None
     while node is not None and len(names) < _CHAIN:
         names.append(node.name())
         node = next((n for n, _ in node.next_functions if n is not None), None)

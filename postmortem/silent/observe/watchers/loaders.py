@@ -1,4 +1,5 @@
-"""Loaders: in which order they read, and which one gave the last batch; seeds that are set, indices that are drawn."""
+"""Loaders: in which order they read, and which one gave the last batch; seeds that are set, indices that are drawn, and
+parts of the data that are stacked."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from postmortem.silent.observe.identities import Numbers
 from postmortem.silent.observe.places import place, stack
 from postmortem.silent.observe.watcher import Watcher
 from postmortem.silent.observe.watchers import watcher
+from postmortem.silent.weight_facts import Stacked
 
 if TYPE_CHECKING:
     from postmortem.silent.facts import Place
@@ -24,11 +26,14 @@ if TYPE_CHECKING:
 
 _TOLD = 20
 """So many calls of one line are told."""
+_ORDERS = {SequentialSampler: "sequential", RandomSampler: "random"}
+_PARTS = 4096
+"""Of more that are stacked nothing is told."""
 
 
 @watcher
 class Loaders(Watcher):
-    """LoaderMade, LoaderBegun, Seeded, Drawn."""
+    """LoaderMade, LoaderBegun, Seeded, Drawn, Stacked."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
@@ -41,6 +46,7 @@ class Loaders(Watcher):
         self.wrap(torch, "manual_seed", self._seeded)
         self.wrap(random, "seed", self._seeded)
         self.wrap(torch, "randint", self._drawn)
+        self.wrap(torch, "stack", self._stacked)
         if "numpy.random" in sys.modules:
             for name in ("seed", "default_rng"):  # RandomState is a class, which programs compare types with
                 self.wrap(sys.modules["numpy.random"], name, self._seeded)
@@ -51,13 +57,14 @@ class Loaders(Watcher):
             samples = len(loader.dataset)
         except (TypeError, NotImplementedError):
             samples = None
-        sampler = (
-            loader.sampler if isinstance(loader.batch_sampler, (BatchSampler, type(None))) else loader.batch_sampler
-        )
-        orders = {SequentialSampler: "sequential", RandomSampler: "random"}
-        order = orders.get(type(sampler), type(sampler).__name__)
+        batches = loader.batch_sampler
+        while isinstance(getattr(batches, "batch_sampler", None), BatchSampler):  # libraries wrap it, a part per rank
+            batches = batches.batch_sampler
+        sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+        order = next((word for kind, word in _ORDERS.items() if isinstance(sampler, kind)), type(sampler).__name__)
+        size = loader.batch_size if batches is None else getattr(batches, "batch_size", None)
         number = self._numbers.of(loader)[0]
-        self.recorder.add(LoaderMade(number, samples, loader.batch_size, order, loader.num_workers, stack()))
+        self.recorder.add(LoaderMade(number, samples, size, order, loader.num_workers, stack()))
 
     def _begun(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         number = self._numbers.of(args[0])[0]
@@ -81,6 +88,21 @@ class Loaders(Watcher):
         if kwargs.get("generator") is not None and result.numel() > 1 and self._few("drawn"):
             digest = zlib.crc32(result.cpu().contiguous().numpy().tobytes())
             self.recorder.add(Drawn(self.recorder.steps, result.numel(), high - low, digest, place()))
+
+    def _stacked(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Parts of a tensor that is no part of a graph."""
+        parts = args[0] if args else kwargs.get("tensors", ())
+        whole = parts[0]._base if isinstance(parts, (list, tuple)) and 1 < len(parts) <= _PARTS else None
+        if (
+            whole is None
+            or whole.requires_grad
+            or any(type(part) is not torch.Tensor or part._base is not whole for part in parts)
+        ):
+            return
+        if self._few("stacked"):
+            where = repr([(part.storage_offset(), *part.shape) for part in parts]).encode()
+            used, of = sum(part.numel() for part in parts), whole.numel()
+            self.recorder.add(Stacked(self.recorder.steps, len(parts), used, of, zlib.crc32(where), place()))
 
     def _few(self, what: str) -> bool:
         at = place()

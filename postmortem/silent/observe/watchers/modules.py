@@ -12,6 +12,8 @@ from postmortem.silent.observe.watcher import Watcher
 from postmortem.silent.observe.watchers import watcher
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from postmortem.silent.observe.recorder import Recorder
 
 
@@ -48,7 +50,7 @@ class Modules(Watcher):
         names = {id(m): name for name, m in root.named_modules()}
         registered = id(module) in names
         holder, name = (None, names.get(id(module), "")) if registered else _holder(module, root, running)
-        own = {n: self.recorder.parameters.number(p) for n, p in module._parameters.items() if p is not None}
+        own = {n: self.recorder.parameters.number(p) for n, p in _own(module)}
         self.recorder.add(
             ModuleSeen(
                 number,
@@ -75,6 +77,16 @@ class Modules(Watcher):
             if own:
                 found[name] = [self.recorder.parameters.number(p) for p in own]
         return found
+
+
+def _own(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Its parameters, with those in containers of it that never run (ParameterList, ParameterDict)."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield prefix + name, parameter
+    for name, child in module._modules.items():
+        if child is not None and type(child).forward is torch.nn.Module.forward:
+            yield from _own(child, f"{prefix}{name}.")
 
 
 def _connected(output: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import fetch
 
 from postmortem.silent.facts import WorkerDrew
-from postmortem.silent.observe.identities import Numbers
 from postmortem.silent.observe.places import stack
 from postmortem.silent.observe.watcher import Watcher
 from postmortem.silent.observe.watchers import watcher
@@ -30,25 +30,27 @@ class Workers(Watcher):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._datasets = Numbers()
-        self._made: dict[int, Stack] = {}
+        self._made: dict[int, tuple[weakref.ref[Any], Stack]] = {}
+        """Where the first living loader of a dataset was made, by id: a list has no weak references."""
         self._batches = 0
         self._parent = recorder.pid
         self.wrap(DataLoader, "__init__", self._loader, always=True)
         self.wrap(fetch._MapDatasetFetcher, "fetch", self._fetched)
 
     def _loader(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._made.setdefault(self._datasets.of(args[0].dataset)[0], stack())
+        loader, number = args[0], id(args[0].dataset)
+        if number not in self._made or self._made[number][0]() is None:
+            self._made[number] = weakref.ref(loader), stack()
 
     def _fetched(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         worker = get_worker_info()
         if worker is None or self._batches >= _BATCHES:
             return
         self._batches += 1
-        number = self._datasets.known(worker.dataset)
-        if number is not None:
+        number = id(worker.dataset)  # the same in a forked worker
+        if number in self._made:
             states = {name: _state(generator) for name, generator in _generators(worker.dataset).items()}
-            made = self._made.get(number, ())
+            made = self._made[number][1]
             self.recorder.add(WorkerDrew(self._parent, number, worker.id, worker.seed, self._batches, states, made))
             self.recorder.save()
 

@@ -501,3 +501,21 @@ def test_how_the_program_ended_as_a_tracker_knows(scan: Scan, how: str, ended: s
     footer = "wandb: Run summary:\nwandb: train_loss 0.02829\nwandb: Synced 5 W&B file(s)\n"
     reading = scan(STEPS + f"wandb: Waiting for W&B process to finish... ({how}).\n" + footer)
     assert reading.ended == ended
+
+
+@pytest.mark.parametrize(
+    ("file", "severity"), [("/lib/site-packages/tornado/web.py", "info"), ("/home/me/serve.py", "error")]
+)
+def test_an_exception_of_a_request_does_not_end_the_server(scan: Scan, file: str, severity: str) -> None:
+    """A web server answers with an error and goes on: a notebook in which a model is trained logs such ones."""
+    request = f"""[E 2026-03-05 10:05:01.124 ServerApp] Uncaught exception GET /api/contents/x.ipynb (127.0.0.1)
+    Traceback (most recent call last):
+      File "{file}", line 1702, in _execute
+        result = await result
+      File "/lib/site-packages/jupyter_server/services/contents/handlers.py", line 99, in get
+        model = await ensure_async(cm.get(path=path))
+    OSError: [Errno 5] Input/output error: '/home/u/x.ipynb'
+"""
+    reading = scan(STEPS + request)
+    assert [event.severity for event in reading.events if event.fields.get("exception")] == [severity]
+    assert (reading.ended == "crashed") == (severity == "error")

@@ -127,3 +127,38 @@ def test_a_restart_that_repeats_epochs_keeps_those_that_survive(tmp_path: Path) 
     assert series.index.tolist() == list(range(1, EPOCHS + 1))
     assert series.loc[3] == pytest.approx(0.6667)
     assert series.loc[5] == pytest.approx(0.2)
+
+
+def test_a_bar_that_ends_with_the_rounded_number_of_the_row_is_its_repeat(tmp_path: Path) -> None:
+    """The loss is that of the row, to all its digits and at its epoch, though only the bar counts batches."""
+    text = "".join(
+        f"epoch [{e}]: 100%|██████████| 29/29 [00:26<00:00,  1.08it/s, loss={2.34567 / e:.3g}]\n"
+        f"2026-11-20 12:06:00,1 - epoch {e} - loss: {2.34567 / e:.4f} acc: {1 - 0.6 / e:.4f}\n"
+        for e in range(1, EPOCHS + 1)
+    )
+    text += "".join(f"step {29 * e}: lr {1e-3 / e:.6f}\n" for e in range(1, 4))
+    run = _run(tmp_path, text)
+    assert _steps(run, "loss") == list(range(1, EPOCHS + 1))
+    assert run.frame[run.frame.tag == "loss"].value.tolist()[0] == 2.3457
+
+
+def test_an_epoch_that_tells_hardly_any_values_apart_places_none(tmp_path: Path) -> None:
+    """Two lines for each batch, of which one names only the epoch: its values stand at the batch, in one long epoch."""
+    text = "".join(
+        f"epoch id: 0, batch step: {n}, g_loss: {3 / (n + 1):.6f}\nepoch0; g_loss:{3 / (n + 1)}; d_loss: {n / 7:.5f}\n"
+        for n in range(60)
+    )
+    run = _run(tmp_path, text)
+    assert _steps(run, "g_loss") == _steps(run, "d_loss") == list(range(60))
+
+
+def test_bars_of_which_only_the_end_is_logged_place_nothing(tmp_path: Path) -> None:
+    """Every value would be at the last batch; the headings above the bars number the epochs."""
+    text = "".join(
+        f"==> online epoch # {e} [batchSize = 128]\n [======= 390/390 ======>]  Tot: 1m2s | Step: 160ms\n"
+        f"Train accuracy: {90 - 40 / e:.2f} %\t time: 62.10 s\n==> testing\nTest accuracy:\t{88 - 40 / e:.4f}\n"
+        for e in range(1, EPOCHS + 1)
+    )
+    run = _run(tmp_path, text)
+    assert run.step_axis == "epoch"
+    assert _steps(run, "Train accuracy") == _steps(run, "Test accuracy") == list(range(1, EPOCHS + 1))
