@@ -7,35 +7,33 @@ Only the standard library, torch, and what needs no more of postmortem may be im
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import sys
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from postmortem.attach import boundaries
 from postmortem.attach.answers import NO_OPTIMIZER
 from postmortem.attach.boundaries.current import listener
+from postmortem.attach.bystanders import Bystander, Skipping
 from postmortem.attach.captures import Captures
 from postmortem.attach.flags import Fault, Flags, Tick, gradient_norm, gradients
 from postmortem.attach.jumps import Jump
 from postmortem.attach.levels.watch import Levels
-from postmortem.attach.measure.owned import Owned
 from postmortem.attach.measure.reductions import all_finite
-from postmortem.attach.observer import Observer
+from postmortem.attach.report import Report, described, rank, ranks, tell
 from postmortem.attach.standby import Standby
 from postmortem.attach.standby.alone import among_others
 from postmortem.core.culprit import Culprit
 from postmortem.replay.roll.level import COURSE
-from postmortem.replay.trace.user_code import owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
+
+    from postmortem.attach.observer import Observer
 
 _SHARE = {"replay": 1.0, "run": 0.02}
 """What copies of the process may cost, as a share of the time of the ticks: a rerun is short, and every attempt that
@@ -43,44 +41,11 @@ repeats one tick only is worth it."""
 _FLAGS = {"replay": 1e9, "run": 0.007}
 """The same for looking at parameters."""
 
-_OF_A_STEP = ("torch/nn/modules/module.py", "torch/utils/data/dataloader.py", "torch/autograd/__init__.py")
-"""Files of torch that a step goes through, and the preparations of a training do not."""
 AFTER_SIGTERM = 10.0
 """Seconds that a capture may take then: Slurm and Kubernetes kill 30 s after it."""
 
 _NO_FORK = "the process cannot be forked: it uses a GPU, or talks to other ranks by another way than gloo"
 _HINDERED = "a forked copy of the process did not run: it waits for a thread or a lock that was not copied"
-
-
-class Report:
-    """What this process tells the launcher; the file is there once there is something to tell."""
-
-    def __init__(self, session: Path) -> None:
-        self._session, self._folder, self._notes = session, session / "processes", session / "notes"
-        self._file: Owned | None = None
-
-    def note(self, text: str) -> None:
-        """What hinders us, in one line."""
-        self._notes.mkdir(exist_ok=True)
-        with (self._notes / str(os.getpid())).open("a") as file:
-            file.write(" ".join(text.split()) + "\n")
-
-    def stopped(self) -> None:
-        """The training is over, also where a launcher would start it again."""
-        (self._session / "stopped").touch()
-
-    def line(self, kind: str, **fields: Any) -> None:
-        """Appends one object."""
-        new = self._file is None
-        fd = self._file.fd if self._file is not None else None
-        if fd is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            fd = os.open(self._folder / f"{os.getpid()}.jsonl", flags, 0o600)
-            self._file = Owned(fd)
-        if new:
-            self.line("start", pid=os.getpid(), rank=rank(), argv=sys.argv, started=time.time())
-        os.write(fd, (json.dumps({"kind": kind, **fields}) + "\n").encode())
 
 
 class Agent(Flags):
@@ -181,6 +146,7 @@ class Agent(Flags):
     def skipped_by_the_program(self) -> None:
         """The program has seen non-finite gradients itself, and leaves out their update."""
         self._found("gradient")
+        boundaries.current().skipped_by_the_program()
 
     def after_update(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
         """Measured; whose parameters have changed is remembered."""
@@ -243,10 +209,14 @@ class Agent(Flags):
 
     def failed(self, fault: Fault, tick: Tick) -> None:
         """The first fault: it is investigated, and nothing is watched after it."""
-        boundaries.exchange((_Skipping if self.plan["on_fault"] == "skip" else _Bystander)(self))
         over = fault.kind in ("parameter", "buffer")
-        if self._levels is not None:
+        after = Skipping if self.plan["on_fault"] == "skip" else Bystander
+        left_out = fault.kind in ("gradient", "skipped-loss")
+        boundaries.exchange(after(self.leave, self.report, self._levels, left_out=left_out))
+        if self._levels is not None and (over or self.plan["on_fault"] == "stop"):
             self._levels.close(None if over else tick)
+        elif self._levels is not None:
+            self._levels.interrupt(tick)
         losses = [] if over else tick.losses
         more: dict[str, Any] = {"course": self._norms[-COURSE:]} if fault.kind == "gradient-jump" else {}
         more |= {"turns": list(listener.turns)} if len(listener.stepped) > 1 else {}
@@ -315,83 +285,3 @@ class Agent(Flags):
         self.standby.retire()
         if listener.ticks:
             self.report.line("end", ticks=listener.ticks)
-
-
-class _Bystander(Observer):
-    """After the first fault only the ticks count on, for a program that goes on."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent, self._report = agent, agent.report
-
-    def in_fork(self) -> Observer:
-        """Nobody, as nothing is watched after a fault."""
-        self._agent.leave()
-        return Observer()
-
-    def raised(self, error: BaseException) -> None:
-        self._report.line("raised", tick=listener.ticks, rank=rank(), time=time.time(), **described(error))
-
-    def end(self) -> None:
-        self._report.line("end", ticks=listener.ticks)
-
-
-def tell(report: Report, answer: dict[str, Any]) -> None:
-    """Tells the launcher what an investigation found, with what to do about it."""
-    from postmortem.replay.advice import advised  # not at the top: most programs do not fail
-
-    culprit = Culprit.from_json(answer["culprit"])
-    told = {**answer, "next": advised(culprit, None) if culprit.phase != "none" else []}
-    report.line("culprit", rank=rank(), **told)
-
-
-class _Skipping(_Bystander):
-    """Leaves out every further update with non-finite gradients. Those are the same on all ranks; losses are not."""
-
-    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        if not all_finite(gradients([optimizer])):
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    p.grad = None
-
-
-def rank() -> int | None:
-    """The rank of this process in a distributed training; None where it is alone."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank() if torch.distributed.get_world_size() > 1 else None
-    size, number = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK", "")
-    return int(number) if number.isdigit() and size != "1" else None
-
-
-def ranks() -> int:
-    """How many processes train together."""
-    together = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if together else 1
-
-
-def described(error: BaseException) -> dict[str, Any]:
-    """Type, message, file and line of an exception: the innermost frame of the user's own files. in_step: it came out
-    of a module, a loader or a derivative, and not of the program's preparations."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if owner_of(f.filename) == "user"] or list(frames)
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - a class of the user's, with a __str__ that raises
-        message = ""
-    place = own[-1] if own else None
-    return {
-        "type": type(error).__name__,
-        "message": " ".join(message.split())[:500],
-        "file": place.filename if place else None,
-        "line": place.lineno if place else None,
-        "in_step": any(f.filename.replace(os.sep, "/").endswith(_OF_A_STEP) for f in frames),
-        **_first_of_ranks(error),
-    }
-
-
-def _first_of_ranks(error: BaseException) -> dict[str, Any]:
-    """Of a launcher (torchrun) that reports its ranks: the one that failed first, and its exit code."""
-    first = getattr(error, "get_first_failure", None)
-    if first is None:
-        return {}
-    rank, failure = first()
-    return {"first_rank": rank, "first_code": failure.exitcode}

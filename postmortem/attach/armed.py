@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from postmortem.attach.agent import Report, tell
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.observer import Observer
+from postmortem.attach.report import Report, tell
 from postmortem.attach.standby.course import Course
 from postmortem.attach.standby.loaders import Record
 

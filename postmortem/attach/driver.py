@@ -19,6 +19,7 @@ from postmortem.attach import launch, stagnation
 from postmortem.attach.answers import Answers
 from postmortem.attach.growth import before_fault
 from postmortem.attach.growth.by_log import with_cause_of_log
+from postmortem.attach.growth.deaths import observed
 from postmortem.attach.growth.explained import explained
 from postmortem.attach.jumps import jump_of
 from postmortem.attach.missing import check_given_paths
@@ -99,7 +100,7 @@ def rerun(
         logs = launched.logs_of(target)
         watching = _Rerun(Answers(session), view, aim, progress, logs)
         if "look" in plan:
-            watching.looked = partial(stagnation.over, session)
+            watching.looked = partial(observed, session)
         launched.wait(until=watching.enough)
         stopped = not launched.ended
         (session / "done").touch()

@@ -86,12 +86,12 @@ class Flags(Observer):
 
     def loss(self, loss: torch.Tensor) -> None:
         """Reads the loss; a non-finite one is a fault at once, before its gradients reach other ranks."""
-        scalar = _scalar(before_scaling(loss))
-        if not self._at_once and self.later.defers(scalar):
-            self._waiting.append(scalar)
+        number = scalar(before_scaling(loss))
+        if not self._at_once and self.later.defers(number):
+            self._waiting.append(number)
             self.later.look()
             return
-        value = float(scalar.item())
+        value = float(number.item())
         self._losses.append(value)
         if not math.isfinite(value) and self._read_late():
             self._found("loss")
@@ -99,7 +99,7 @@ class Flags(Observer):
     def abandoned(self, loss: torch.Tensor) -> None:
         """A step that the program guards."""
         if self._read_late():
-            self._losses.append(float(_scalar(loss).item()))
+            self._losses.append(float(scalar(loss).item()))
             self._found("skipped-loss")
 
     def dropping(self, optimizer: torch.optim.Optimizer) -> None:
@@ -221,7 +221,8 @@ def _number(tick: Tick) -> int:
     return tick.number
 
 
-def _scalar(loss: torch.Tensor) -> torch.Tensor:
+def scalar(loss: torch.Tensor) -> torch.Tensor:
+    """A loss as one number, whatever its shape."""
     with torch.no_grad():
         value = loss.detach()
         value = value.abs() if value.is_complex() else value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import torch
 
 from postmortem.attach import boundaries
-from postmortem.attach.agent import Agent, rank
+from postmortem.attach.agent import Agent
 from postmortem.attach.answers import Answers
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.boundaries.readings import last_chance
@@ -23,9 +23,11 @@ from postmortem.attach.driver import number_history
 from postmortem.attach.flags import gradients
 from postmortem.attach.levels.latents import Latents
 from postmortem.attach.measure.reductions import all_finite
+from postmortem.attach.noting import note_end, note_steps, save
 from postmortem.attach.observer import Observer
 from postmortem.attach.outcome import Outcome
 from postmortem.attach.paced import Paced, scale
+from postmortem.attach.report import rank
 from postmortem.checkpoints.histories import HOME, LEVELS, Level
 from postmortem.core.errors import PostmortemError, UsageError
 from postmortem.core.own_output import beside_a_training
@@ -105,24 +107,31 @@ class Watch:
         boundaries.current().end()
         boundaries.exchange(Observer())
         self.tell()
-        self._keep_history()
+        self._keep_history(_code(error))
         shutil.rmtree(self._session, ignore_errors=True)
         self._session = None
 
     def _new_history(self) -> Path:
         return (self._folder / HOME.name / time.strftime("%Y%m%d-%H%M%S")).absolute()
 
-    def _keep_history(self) -> None:
-        """What waits is written, and the rows get the steps of the log that the program wrote."""
+    def _keep_history(self, code: int) -> None:
+        """What waits is written, the rows get the steps of the log that the program wrote, and it is noted for a scan
+        how the block was left, with `code`, and what was found."""
         try:
             if self._latents is not None:
                 self._latents.close()
             if "history" in self._plan and self._session is not None and self.history is not None:
                 answers = Answers(self._session)
                 answers.poll()
-                outcome = Outcome(str(Path.cwd()), (sys.executable,), answers, None, "")
-                outcome.of_watch(self._since)
-                number_history(outcome, self.history)
+                outcome = Outcome(str(Path.cwd()), _command(), answers, None, "")
+                outcome.code = code
+                result = outcome.of_watch(self._since)
+                numbers = number_history(outcome, self.history)
+                if self.history.is_dir():
+                    note_steps(result, outcome.log, self.history, numbers)
+                    note_end(outcome, self.history, numbers, stopped=self._plan["on_fault"] == "stop")
+                    if self.result is not None:
+                        save(result, self._folder.absolute(), self.history)
         except (OSError, PostmortemError) as error:
             print(f"postmortem: the history is not complete: {error}", file=sys.stderr)
 
@@ -146,9 +155,7 @@ class Watch:
         if not lost and all_finite(gradients(optimizers)):
             return False
         self.skipped += 1
-        agent = boundaries.current()
-        if isinstance(agent, Agent):
-            agent.skipped_by_the_program()
+        boundaries.current().skipped_by_the_program()
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 for p in group["params"]:
@@ -188,13 +195,24 @@ class Watch:
         answers.poll()
         if answers.at_fault() is None and not any(p.captures for p in answers.processes.values()):
             return
-        command = tuple(sys.orig_argv) or (sys.executable,)
-        result = Outcome(str(Path.cwd()), command, answers, None, "").of_watch(None)
+        result = Outcome(str(Path.cwd()), _command(), answers, None, "").of_watch(None)
         if answers.at_fault() is not None:
             self.result = result
             print(beside_a_training("\n".join(["", *replay_lines(result), ""]), sys.stderr), file=sys.stderr)
         for line in capture_lines(result):
             print(f"postmortem: {line}", file=sys.stderr)
+
+
+def _command() -> tuple[str, ...]:
+    """Of this process."""
+    return tuple(sys.orig_argv) or (sys.executable,)
+
+
+def _code(error: BaseException | None) -> int:
+    """The exit code that a program has which ends with this."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 0 if error is None else 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 class _Agent(Agent):

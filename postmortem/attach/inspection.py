@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -30,7 +31,8 @@ def inspect(
 
     Columns: name, kind ("parameter", "buffer", "gradient", "state", "tensor"), shape, dtype, device, strides, bytes;
     mean, std (population), min and max over the finite values; numbers of zeros, nan and inf. For a complex tensor the
-    statistics are over its real and imaginary parts, for a sharded one over this rank's shard. Tensors are reduced on
+    statistics are over its real and imaginary parts, for a sharded one over this rank's shard; an empty tensor has the
+    counts only, which are 0. Tensors are reduced on
     their device, and the results are copied once per device, which is the only synchronisation with a GPU. Raises
     UsageError for any other input.
 
@@ -109,8 +111,10 @@ def _facts(tensor: torch.Tensor) -> dict[str, Any]:
 def _numbers(tensor: torch.Tensor) -> torch.Tensor | None:
     """float64[7] on the tensor's device, in the order of `_NUMBERS`; None where there is nothing to read."""
     tensor = getattr(tensor, "_local_tensor", tensor).detach()
-    if tensor.is_meta or tensor.is_quantized or not tensor.numel():
+    if tensor.is_meta or tensor.is_quantized:
         return None
+    if not tensor.numel():
+        return torch.tensor([math.nan] * 4 + [0.0] * 3, dtype=torch.float64)
     v = values_of(tensor)
     if not v.numel():
         return None
@@ -131,7 +135,7 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _fetched(measured: list[torch.Tensor | None]) -> list[list[float]]:
     """The numbers as rows, NaN where there are none: one copy per device."""
-    rows = [[float("nan")] * len(_NUMBERS) for _ in measured]
+    rows = [[math.nan] * len(_NUMBERS) for _ in measured]
     by_device: dict[torch.device, list[int]] = {}
     for i, values in enumerate(measured):
         if values is not None:

@@ -159,12 +159,12 @@ def _pair(place: list[Any] | None) -> tuple[str, int] | None:
 
 
 def _phases(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry per line at which a backward pass began."""
+    """One entry per line at which a backward pass began; without one where a recipe is run, which has none."""
     found: dict[tuple[str, int], set[int]] = {}
     for line in lines:
         found.setdefault((line["phase"][0], line["phase"][1]), set()).add(line["iteration"])
     return [
-        {"file": file, "line": line, "first": min(which), "last": max(which), "iterations": len(which)}
+        {"file": file or None, "line": line or None, "first": min(which), "last": max(which), "iterations": len(which)}
         for (file, line), which in found.items()
     ]
 

@@ -66,6 +66,9 @@ class Observer:
     def after_update(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
         """The optimizer has changed the parameters, or a scaler skipped that."""
 
+    def skipped_by_the_program(self) -> None:
+        """It has seen non-finite gradients itself, by `Watch.skip_bad`, and leaves out their update."""
+
     def tick(self, number: int) -> None:
         """A tick has ended."""
 

@@ -13,13 +13,14 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
 from postmortem.attach import boundaries
-from postmortem.attach.agent import Agent, rank
+from postmortem.attach.agent import Agent
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.capture.folder import Capture
 from postmortem.attach.capture.origin import changes
 from postmortem.attach.capture.state import restore, set_randomness, set_settings
 from postmortem.attach.captures import begin_after
 from postmortem.attach.observer import Observer
+from postmortem.attach.report import rank
 from postmortem.attach.standby.program import Program
 from postmortem.core.errors import ReplayError
 from postmortem.replay.step.batches import tensors_in

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 from postmortem.attach import boundaries
-from postmortem.attach.agent import Agent, Report
+from postmortem.attach.agent import Agent
 from postmortem.attach.armed import Armed
 from postmortem.attach.growth import measured
 from postmortem.attach.layout import runs
 from postmortem.attach.layout.look import Look
 from postmortem.attach.recall import Recall
+from postmortem.attach.report import Report
 from postmortem.attach.serving import Serving
 from postmortem.silent import observe
 from postmortem.silent.faults import FAULTS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -12,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from postmortem.checkpoints.histories import CULPRIT, note_culprit
 from postmortem.cli.shared import CONTEXT, echo_json
-from postmortem.core.errors import PostmortemError
 from postmortem.core.own_output import beside_a_training
 from postmortem.core.printable import printable
 from postmortem.reporters.check_text import check_lines
@@ -119,7 +116,7 @@ def _tell_the_end(result: ReplayResult, history: Path) -> None:
         click.echo(f"postmortem: {line}", err=True)
     failed = result.tick is not None or result.raised is not None
     if not failed and result.culprit.how:
-        verdict = "no fault was seen: " if result.judged else ""
+        verdict = "no non-finite value was seen: " if result.judged else ""
         click.echo(f"postmortem: {verdict}{'; '.join(result.culprit.how)}", err=True)
     for note in () if failed else result.notes:  # a report of a fault says them
         click.echo(printable(f"postmortem: {note}"), err=True)
@@ -128,9 +125,9 @@ def _tell_the_end(result: ReplayResult, history: Path) -> None:
     if (closing := closing_line(result)) is not None:
         click.echo(printable(f"postmortem: {closing}"), err=True)
     if failed:
-        folder = _keep(result)
-        note_culprit(history, folder / CULPRIT)
-        click.echo(f"postmortem: the report is in {folder / 'culprit.txt'}", err=True)
+        from postmortem.attach.noting import save
+
+        click.echo(f"postmortem: the report is in {save(result, _REPORTS, history)}", err=True)
 
 
 def _look(command: tuple[str, ...], started: float, into: list[CheckResult], session: Path) -> None:
@@ -146,15 +143,3 @@ def _beside(text: str) -> None:
 
 def _width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
-
-
-def _keep(result: ReplayResult) -> Path:
-    """Writes the result as text and as JSON into a new folder."""
-    folder = Path(_REPORTS, time.strftime("%Y%m%d-%H%M%S"))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CULPRIT).write_text(json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n")
-        (folder / "culprit.txt").write_text("\n".join(replay_lines(result)) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise PostmortemError(f"{folder}: {error.strerror or error}") from error
-    return folder

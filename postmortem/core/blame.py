@@ -32,12 +32,14 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the checklist. `told`: the short answer has it as well, although nothing is wrong."""
+    """One line of the checklist. `told`: the short answer has it as well, although nothing is wrong. `absent`: it was
+    not checked because the program has nothing of the kind."""
 
     name: str
     status: Status
     detail: str = ""
     told: bool = False
+    absent: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """As in the answer of `postmortem check`."""

@@ -23,6 +23,8 @@ OUTSIDE = "outside"
 """Key in `Culprit.tensor`: how many values lie how far outside the range of the operator, in words."""
 RISE = "rise"
 """Key in `Culprit.tensor`: how a finite loss left its course without any update, in one sentence."""
+DEATH = "death"
+"""Key in `Culprit.tensor`: which units died at which step, and what the program did to them, in one sentence."""
 RATE = "learning_rate"
 """Key in `Culprit.tensor`: how the learning rate rose, where that is the cause, in one sentence."""
 

@@ -49,4 +49,5 @@ class Reading:
     """What a monitor logged of the machine, beside the training."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", "snapshot", "plan" for
-    `core.training_length`, and "listed by", the column that names the rows of a table of results."""
+    `core.training_length`, "listed by", the column that names the rows of a table of results, and "interleaved", the
+    counter of a table that several programs wrote at once."""

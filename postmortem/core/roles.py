@@ -190,6 +190,8 @@ def _roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]])
             roles[tag] = "loss"  # "dice_objective 0.53": one minus the score
         elif name == "score" and not has_loss and _falls_far(values(tag)) and not any(map(_POLICY.search, known)):
             roles[tag] = "loss"  # DL4J's "Score at iteration 100 is 1.6"
+    _take_from_times(roles, names)
+    _give_to_keras_validation(roles, names)
     _give_to_held_out(roles, names)
     _take_from_errors(roles, names)
     return roles
@@ -264,6 +266,35 @@ def _is_sum(tag: str, folder: str, known: dict[str, str | None]) -> bool:
     beside = [n for n in known if n != plain_name(tag) and n.rpartition("/")[0] == folder.rstrip("/")]
     parts = [n for n in beside if known[n] == "loss" or _PARTS.fullmatch(n.rpartition("/")[2])]
     return len(parts) >= 2 and not any(known[n] == "loss" and is_total(n) for n in beside)
+
+
+def _take_from_times(roles: dict[str, str | None], names: dict[str, str]) -> None:
+    """Leaves ``data`` without a role in "data 0.06 PDE 0.0003 phys 0.005", where it is a part of a loss; in place."""
+    known = {name: roles[tag] for tag, name in names.items()}
+    for tag, name in names.items():
+        folder, _, last = name.rpartition("/")
+        if roles[tag] == "data_time" and last == "data" and _is_part(folder, known):
+            roles[tag] = None
+
+
+def _give_to_keras_validation(roles: dict[str, str | None], names: dict[str, str]) -> None:
+    """Makes ``epoch_loss`` a validation's where ``evaluation_loss_vs_iterations`` is beside it; in place.
+
+    Keras writes both into the event file of its validation, and only the former into that of its training.
+    """
+    known = set(names.values())
+    for tag, name in names.items():
+        folder, slash, last = name.rpartition("/")
+        beside = f"{folder}{slash}evaluation {last.removeprefix('epoch ')} vs iterations"
+        if roles[tag] in ("loss", "accuracy") and last.startswith("epoch ") and beside in known:
+            roles[tag] = f"val_{roles[tag]}"
+
+
+def _is_part(folder: str, known: dict[str, str | None]) -> bool:
+    """Whether ``data`` is a part of a loss: two other parts stand beside it, and no time of a step."""
+    beside = {n.rpartition("/")[2]: role for n, role in known.items() if n.rpartition("/")[0] == folder}
+    parts = [n for n, role in beside.items() if n != "data" and role is None and _PARTS.fullmatch(n)]
+    return len(parts) >= 2 and "step_time" not in beside.values()
 
 
 def _are_losses(names: dict[str, str], values: Callable[[str], NDArray[np.float64]]) -> bool:

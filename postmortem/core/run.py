@@ -17,6 +17,7 @@ from postmortem.core.errors import UsageError, did_you_mean
 from postmortem.core.objective import presumed
 from postmortem.core.roles import role_of, roles_of
 from postmortem.core.skipped import Skips
+from postmortem.core.stats import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -70,12 +71,16 @@ def without_tag(roles: Mapping[str, str], tags: Collection[str]) -> list[str]:
     return [f"{NO_TAG}{tag!r}{did_you_mean(tag, tags)}" for tag in roles if tag not in tags]
 
 
+_NEAR, _FEW, _FAR = 12, 4, 10
+"""Rows before a step that may be misread, how many of them tell the usual distance, and how many of it are too far."""
+
+
 def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     """Splits a stream where a restart made its steps go back -> (segment int16[n], restarts).
 
     A step that goes back is a restart where the tag's following step does not pass the old one again (a row
-    out of order is none). Tags with a known role decide where there are any: counters and scores
-    are often logged late or twice. Each later drop of another tag belongs to the same restart.
+    out of order is none, nor is one step far above its neighbours). Tags with a known role decide where there are any:
+    counters and scores are often logged late or twice. Each later drop of another tag belongs to the same restart.
     """
     n = len(points)
     # most streams have no restart: one cell for all, which cannot be written
@@ -92,7 +97,8 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     drops: list[tuple[int, int, int]] = []  # row, row of the same tag before it, its code
     for k in fell:
         back_again = k + 1 < n and same[k] and step[k + 1] > step[k - 1]
-        if deciding[points.code[order[k]]] and not back_again:
+        stray = k > 1 and same[k - 2] and step[k - 2] <= step[k] and _is_far(step, int(k) - 1, same)
+        if deciding[points.code[order[k]]] and not back_again and not stray:
             drops.append((int(order[k]), int(order[k - 1]), int(points.code[order[k]])))
     restarts: list[Restart] = []
     start = 0
@@ -115,6 +121,14 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
         if len(restarts) == 32_000:  # int16; nothing restarts that often
             break
     return segment, tuple(restarts)
+
+
+def _is_far(step: NDArray[np.int64], row: int, same: NDArray[np.bool_]) -> bool:
+    """Whether a step is so many usual ones above the row before that it is misread: the ten rows before tell."""
+    before = np.arange(max(0, row - _NEAR), row - 1)
+    near = step[max(0, row - _NEAR) : row + 1].astype(np.float64)  # the difference of two steps may be beyond int64
+    gaps = np.diff(near[:-1])[same[before]]
+    return len(gaps) >= _FEW and bool(near[-1] - near[-2] > _FAR * max(1.0, median(gaps)))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

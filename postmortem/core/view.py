@@ -117,7 +117,12 @@ class View:
     def _counting(self) -> list[Series]:
         """The series that show from which step to which the run went: where some are at steps, not those at epochs."""
         known = [s for s in self.series if s.role not in (None, "epoch")] or self.series
-        return [s for s in known if s.epoch is None] or known
+        at_steps = [s for s in known if s.epoch is None]
+        if at_steps and len(at_steps) < len(known):  # some evaluations are no course of a run that counts its steps
+            every = [s for s in self.series if s.epoch is None]
+            few = 10 * max(map(len, at_steps)) < max(map(len, every))
+            return every if few else at_steps
+        return at_steps or known
 
 
 def _by_weight(found: list[Series]) -> list[Series]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _ALWAYS = 0.9
 """Share of the rows of another metric that hold the loss as well, from which on the two belong to the same rows."""
+_NEARLY = 0.99
+"""The share of the rows with a loss that hold a setting which is logged with each update."""
 _FEW = 5
 """With fewer points before, a habit is not known."""
 _GOES_ON = ("lr", "grad_norm", "loss_scale", "throughput", "step_time", "data_time", "memory")
@@ -48,7 +50,8 @@ class BlankValues(BaseDetector):
 
     How: the steps of the metric are compared with those of the learning rate, the gradient norm and times of the same
     source, and in a table with its rows. Metrics that are logged rarely by design (validation) share no rows with them.
-    No statistics. A missing value does not prove a NaN, so the message says "likely".
+    A row in which the learning rate or a count of updates is missing as well is none of the training. No statistics.
+    A missing value does not prove a NaN, so the message says "likely".
 
     Typical causes: any cause of nan-onset, hidden by the encoder; a metric that the program stopped logging.
 
@@ -123,7 +126,7 @@ class BlankValues(BaseDetector):
                 continue
             if len(after) >= self.options.rows and not next_phase and (blanks >= len(after) or not goes_on_elsewhere):
                 return _Gap(after, True, name)
-            holes = inside[~there]
+            holes = _training_rows(view, series, inside[~there])
             if 0 < len(holes) <= blanks and not _rhythmic(holes):
                 return _Gap(holes, False, name)
         return None
@@ -149,6 +152,24 @@ def _companions(view: View, series: Series) -> Iterator[tuple[str, NDArray[np.in
         filled = [s.step for s in beside if s.role not in (None, "epoch")]
         empty = without(np.concatenate(rows), np.concatenate([*filled, series.step]))
         yield "the table", distinct(np.concatenate([empty, series.step])), empty[empty > series.step[-1]]
+
+
+def _training_rows(view: View, series: Series, holes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of the rows without a value that hold the settings which else stand in every row with one.
+
+    A row without its learning rate or its count of updates is none of the training: nothing was updated before it.
+    """
+    for other in view.series:
+        beside = other.tag != series.tag and other.source == series.source and other.rank == series.rank
+        if beside and (other.role == "lr" or _counts(other)) and np.isin(series.step, other.step).mean() > _NEARLY:
+            holes = holes[np.isin(holes, other.step)]
+    return holes
+
+
+def _counts(series: Series) -> bool:
+    """Whether the values are whole numbers that only grow, such as a number of updates."""
+    value = series.value
+    return series.role is None and bool((value == np.floor(value)).all() and (np.diff(value) > 0).all())
 
 
 def _rhythmic(steps: NDArray[np.int64]) -> bool:

@@ -32,6 +32,10 @@ _EXTREME = re.compile(r"(?:^|[ /])(?:max|min|maximum|minimum)(?=$|[ /])")
 _FIRST_POINTS, _LONG, _GOOD = 0.05, 50, 0.95
 """The share of the points in which a score may still move that counts as one that never did, where so many more follow;
 a score from which on a model may have learned all that there is."""
+_FEW_ROWS = 30
+"""Rows in which a number of few digits may stay the same because it changes slowly."""
+_CONVERGED = 1e-4
+"""The share of its first value at which a loss that stands still has done its work."""
 _DECIMALS, _AT_REST = 7, 8
 """Printed decimals below which rounding is looked at, and the points before that are a unit of the last of them off."""
 _TAIL = 10
@@ -54,6 +58,8 @@ class ConstantMetric(BaseDetector):
 
     Typical causes: a metric that is never reset or updated, an evaluation on an old copy of the model, predictions of a
     single class, frozen parameters, an optimizer that was given the wrong parameters.
+
+    Severity: info for a loss below a ten-thousandth of its first value, which may have converged.
 
     A score that moves in its first points only (5 % of them), and then not for 50 and more, is reported below 95 %.
 
@@ -92,10 +98,14 @@ class ConstantMetric(BaseDetector):
                 continue
             since = "since its first point" if at == 0 else f"from step {series.step[at]} on"
             one = _one_class(view, series, at) if series.role in _SCORES else ""
+            converged = _converged(view, series)
+            if converged:
+                one = f"; it began at {number(series.value[0])} and may have converged"
             yield self.found(
                 series,
                 at,
                 f"{series.tag} is exactly {number(series.value[-1])} {since}, in {rows} of {len(series)} points{one}",
+                severity="info" if converged else None,
                 end=len(series) - 1,
                 evidence={"value": series.value[-1], "rows": rows, "points": len(series)},
             )
@@ -136,7 +146,18 @@ class ConstantMetric(BaseDetector):
             return False  # _never_rewarded
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
-        return digits(value) >= int(self.options.digits) and not _settled(series, at)
+        few = at == 0 and len(series) < _FEW_ROWS  # in a table of rounded numbers, it may not have moved yet
+        return digits(value) >= int(self.options.digits) + few and not _settled(series, at)
+
+
+def _converged(view: View, series: Series) -> bool:
+    """Whether a loss, or that of which it is a part, has fallen so far that an optimizer of second order, or the
+    precision of its numbers, ends there."""
+    if series.role not in ("loss", "val_loss"):
+        return False
+    whole = view.main(series.role)
+    courses = [s.value for s in (series, None if whole is None else whole.finite) if s is not None and len(s)]
+    return any(0 < value[-1] < _CONVERGED * value[0] for value in courses)
 
 
 def _settled(series: Series, at: int) -> bool:

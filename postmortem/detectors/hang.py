@@ -120,6 +120,8 @@ class Hang(BaseDetector):
             message = f"nothing was logged in the {_span(silence)} until it was interrupted; {before}: it may have hung"
         else:
             return None
+        if _appended(view) and not _unfinished(view):
+            severity, message = "info", f"{message}; several trainings were appended to the log: a start without steps"
         return Finding(
             code=self.code,
             name=self.name,
@@ -147,6 +149,13 @@ def _unfinished(view: View) -> bool:
     """Whether the training is known to have done less than was planned."""
     length = training_length(view)
     return length is not None and length.done < 0.95 * length.planned
+
+
+def _appended(view: View) -> bool:
+    """Whether the log holds several starts of a program: what follows the last step may be one that never trained."""
+    text = [stream for stream in view.run.streams if stream.source == "text"]
+    first = view.first_step or 0
+    return any(restart.after <= first for stream in text for restart in stream.restarts)
 
 
 def _span(seconds: float) -> str:

@@ -21,6 +21,7 @@ from postmortem.detectors.shared.mild_spikes import (
     early,
     first_after_summary,
     hardly_anything,
+    held_out_stays,
     often_zero,
     reward_grows,
     reward_holds,
@@ -88,7 +89,9 @@ class LossSpike(BaseDetector):
     is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the start of a rise
     that a slow change of one explains (the weight of a loss term), or if the log announces a new phase there in words
     (not if unfrozen layers or the end of a warm-up cost half of what was learned), or if a reward has clearly risen
-    since the spike (the error of a value function grows with the returns that it predicts), or if three and more jumps
+    since the spike (the error of a value function grows with the returns that it predicts), or if the loss stays up but
+    no validation loss has risen since (what it is trained on has changed, as where YOLO ends an augmentation), or if
+    three and more jumps
     lie at the multiples of one number of steps and recover (a program that resets something every 3000 steps), unless
     the peak is above ten times the first level of the loss, or a classifier guesses from then on.
 
@@ -176,6 +179,8 @@ class LossSpike(BaseDetector):
                 jump = self._spike(res, spike, None if high else change, None if high else period, mild, raw)
                 if grown := reward_grows(view, res.series, spike):
                     jump = replace(jump, severity="info", message=f"{jump.message}, {grown}")
+                elif jump.severity == "error" and (stays := held_out_stays(view, res.series, spike)):
+                    jump = replace(jump, severity="info", message=f"{jump.message}, {stays}")
                 yield _with_more(jump, res.series, more) if more else jump
 
     def _returning(self, res: Residuals, found: list[Excursion], start: int) -> list[Excursion]:

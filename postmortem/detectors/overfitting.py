@@ -50,9 +50,11 @@ class Overfitting(BaseDetector):
     What to try: use the checkpoint of the best step; stop early; add weight decay, dropout or more data.
 
     Severity: info if a validation accuracy improves and keeps its gain: confident errors cost more, but there are
-    fewer. Info as well if the rise is less than `little` and no validation accuracy gets worse. If no accuracy is named
-    as a validation metric, one that is logged as rarely as the evaluations is used. A component of the validation loss
-    counts only if the sum of the components rises.
+    fewer. Info as well if the rise is less than `little` and no validation accuracy gets worse, unless the loss ends
+    above where it began. If no accuracy is named as a validation metric, one that is logged as rarely as the
+    evaluations is used. A component of the validation loss counts only if the sum of the components rises. Where no
+    training loss is logged, a validation loss that doubles (`alone`) without a better accuracy is reported, which may
+    be a training that diverges as well.
 
     Known false positives: a validation loss that rises because confident errors cost more, where no accuracy is logged.
     """
@@ -60,13 +62,16 @@ class Overfitting(BaseDetector):
     @dataclass(frozen=True, kw_only=True)
     class Options:
         """Rise over the best value as a fraction, the least one that matters where no score gets worse, and in noise
-        units; fall of the training loss; minimum number of evaluations."""
+        units; fall of the training loss; minimum number of evaluations; the rise and their number where no training
+        loss is logged."""
 
         rise: float = 0.1
         little: float = 0.25
         z: float = 3.0
         train_down: float = 0.03
         points: int = 6
+        alone: float = 1.0
+        many: int = 12
 
     code = "LOS006"
     name = "overfitting"
@@ -75,13 +80,41 @@ class Overfitting(BaseDetector):
     def detect(self, view: View) -> Iterator[Finding]:
         train = next(iter(totals(view, "loss", 3)), None)
         evaluations = totals(view, "val_loss", self.options.points)
-        if train is None or not evaluations:
+        if not evaluations or (train is None and len(evaluations[0]) < self.options.many):
             raise NotChecked(f"no training loss with {self.options.points} evaluations")
+        if train is None:
+            alone = (self._alone(view, series) for series in evaluations if is_total(series.tag))
+            yield from list(filter(None, alone))[:1]
+            return
         for series in evaluations:
             finding = self._judge(view, series, train)
             if finding and (is_total(series.tag) or self._sum_rises(view, evaluations, train)):
                 yield finding
                 return
+
+    def _all_lost(self, x: NDArray[np.float64], least: float, end: float) -> bool:
+        """Whether a validation loss that had clearly fallen ends above where it began."""
+        first = median(x[:3])
+        return bool(end > first > (1 + self.options.rise) * least)
+
+    def _alone(self, view: View, series: Series) -> Finding | None:
+        """A validation loss that ends far above its best value, where nothing tells what the training loss did."""
+        x, smooth = series.value, centred_median(series.value, 3)
+        best = int(np.argmin(smooth))
+        least, end = float(smooth[best]), median(x[-max(3, len(x) // 10) :])
+        if least <= 0 or end < (1 + self.options.alone) * least or end - least < self.options.z * noise(x[best:]):
+            return None
+        if any(_better(score.finite, int(series.step[best])) for score in view.of("val_accuracy") if len(score.finite)):
+            return None
+        high_step, high = _rows(series, best, self.options.rise)
+        return self.found(
+            series,
+            best,
+            f"{series.tag} is best at step {series.step[best]} ({number(x[best])}) and rises to {number(high)} at step "
+            f"{high_step}; no training loss is logged that tells overfitting from a training that diverges",
+            end=len(series) - 1,
+            evidence={"best": float(x[best]), "best_step": int(series.step[best]), "end": high, "end_step": high_step},
+        )
 
     def _sum_rises(self, view: View, parts: list[Series], train: Series) -> bool:
         """Whether the sum of the validation losses rises as well, where no total is logged."""
@@ -121,7 +154,7 @@ class Overfitting(BaseDetector):
         rates = _error_rates(view, train)
         better = better or next((s for s in rates if _fewer(s.finite, int(series.step[best]))), None)
         held = None
-        if better is None and end < (1 + self.options.little) * least:
+        if better is None and end < (1 + self.options.little) * least and not self._all_lost(x, least, end):
             judged = scores or [replace(s, value=-s.value) for s in rates]
             held = judged[0] if judged and all(_holds(s.finite, int(series.step[best])) for s in judged) else None
         if scores:

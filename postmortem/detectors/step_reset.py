@@ -37,6 +37,10 @@ _SUMMARY = 8
 """Values before a restart among which those of a summary are."""
 _AT_ITS_LEVEL = 0.15
 """The share of what a loss had fallen by which it may lie higher and still go on where it was."""
+_OTHER = 3.0
+"""The ratio to its last values from which on a loss that is lower is another one, and does not go on."""
+_NEAR_THE_START = 0.01
+"""The share of the steps before a restart below which no checkpoint is that a program resumes from."""
 _APPENDED = ("text", "csv", "json", "jsonl")
 """Sources that programs append to: each start of a program adds to the file of the one before."""
 _MOST = 3
@@ -122,7 +126,7 @@ def _dated(view: View, restart: Restart) -> str | None:
 def _from_the_start(view: View, restart: Restart) -> bool:
     """Whether the steps go back to the first one: of the log, or of an attempt that logs every so many of its steps."""
     stream = next((s for s in view.run.streams if restart in s.restarts), None)
-    if stream is None or restart.after <= (view.first_step or 0):
+    if stream is None or restart.after <= max(view.first_step or 0, _NEAR_THE_START * restart.before):
         return stream is not None
     points, attempt = stream.points, int(stream.segment[restart.row])
     code = int(points.code[restart.row])
@@ -132,8 +136,8 @@ def _from_the_start(view: View, restart: Restart) -> bool:
     return len(gaps) > 0 and bool(np.isin(gaps, (restart.after, interval)).mean() >= _USUAL)
 
 
-def _losses(view: View, restart: Restart) -> tuple[NDArray[np.float64], NDArray[np.float64], list[int]]:
-    """The losses of the attempts before and after a restart, and the last step of each."""
+def _losses(view: View, restart: Restart) -> tuple[NDArray[np.float64], NDArray[np.float64], list[NDArray[np.int64]]]:
+    """The losses of the attempts before and after a restart, and the steps of each that has some."""
     loss = view.main("loss") or view.main("val_loss")
     stream = next((s for s in view.run.streams if restart in s.restarts), None)
     if loss is None or stream is None or loss.tag not in stream.points.tags:
@@ -141,8 +145,7 @@ def _losses(view: View, restart: Restart) -> tuple[NDArray[np.float64], NDArray[
     points, attempt = stream.points, int(stream.segment[restart.row])
     rows = np.flatnonzero(points.code == points.tags.index(loss.tag))
     old, new = (rows[stream.segment[rows] == a] for a in (attempt - 1, attempt))
-    ends = [int(points.take("step", part)[-1]) for part in (old, new) if len(part)]
-    return points.value[old], points.value[new], ends
+    return points.value[old], points.value[new], [points.take("step", part) for part in (old, new) if len(part)]
 
 
 def _goes_on(old: NDArray[np.float64], new: NDArray[np.float64]) -> bool:
@@ -150,16 +153,18 @@ def _goes_on(old: NDArray[np.float64], new: NDArray[np.float64]) -> bool:
     if min(len(old), len(new)) < _FEW:
         return False
     first, last, after = (median(part) for part in (old[:3], old[-3:], new[:3]))
-    return first - last > sigma(np.diff(old[-20:])) and after < last + _AT_ITS_LEVEL * (first - last)
+    other = 0 < _OTHER * after < last
+    return first - last > sigma(np.diff(old[-20:])) and after < last + _AT_ITS_LEVEL * (first - last) and not other
 
 
 def _begins_anew(view: View, restart: Restart) -> bool:
     """Whether a complete training ended where the steps go back to the first one, and the loss does not go on."""
     if not _from_the_start(view, restart):
         return False
-    old, new, ends = _losses(view, restart)
+    old, new, steps = _losses(view, restart)
     if min(len(old), len(new)) < _FEW:
         return False
+    ends = [int(part[-1]) for part in steps]
     complete = ends[0] == ends[1] or (_is_round(len(old)) and (_is_round(ends[0]) or _is_round(ends[0] + 1)))
     first, last, after = (median(part) for part in (old[:3], old[-3:], new[:3]))
     unrest = sigma(np.diff(old[-20:]))

@@ -30,12 +30,15 @@ class Overfitting:
         where = "save the best weights by validation loss"
         if best is not None:
             where = f"use {best.path} (step {best.step})"
-        train = f"{number(values['train_at_best'], 3)} → {number(values['train_end'], 3)}"
-        held_out = f"{number(values['best'], 3)} → {number(values['end'], 3)}"
+        known = "train_end" in values
+        train = (
+            f"training loss {number(values['train_at_best'], 3)} → {number(values['train_end'], 3)}" if known else ""
+        )
+        held_out = f"validation loss {number(values['best'], 3)} → {number(values['end'], 3)}"
         return (
             Story(view, root)
             .last_good(before=None if root.step is None else root.step + 1)
-            .because(f"training loss {train}, validation loss {held_out}")
+            .because(", ".join(filter(None, (train, held_out))))
             .disproved_by(
                 "training and validation data come from different sources (then it is a data shift, not overfitting)"
             )
@@ -43,13 +46,18 @@ class Overfitting:
                 f"stop at step {root.step}; {where}",
                 _about_accuracy(values["accuracy_end"]) if "accuracy_end" in values else None,
                 "more data or augmentation, dropout, weight decay",
+                None if known else "log the training loss too: if it falls on, the model overfits, else it diverges",
             )
             .diagnosis(
                 "overfitting",
                 f"The model overfits after step {root.step}: {root.message}.",
-                "likely",
+                "likely" if known else "possible",
             )
         )
+
+
+def _course(name: str, then: float, now: float) -> str:
+    return f"{name} {number(then, 3)} → {number(now, 3)}"
 
 
 def _about_accuracy(end: float) -> str:

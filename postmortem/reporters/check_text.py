@@ -83,8 +83,10 @@ def _brief(result: CheckResult, width: int) -> Iterator[str]:
 def _counted(checks: tuple[Check, ...], width: int) -> Iterator[str]:
     """How many checks found nothing, and the names of those that were not made."""
     passed = sum(check.status == "ok" for check in checks)
-    names = [check.name for check in checks if check.status == "not checked"]
-    yield f"{count(passed, 'check')} found nothing wrong"
+    names = [check.name for check in checks if check.status == "not checked" and not check.absent]
+    absent = sum(check.absent for check in checks)
+    none = f"; for {absent} more the program has nothing of the kind" if absent else ""
+    yield f"{count(passed, 'check')} found nothing wrong{none}"
     if names:
         text = f"{count(len(names), 'check')} not made (--verbose says why): {', '.join(names)}"
         yield from textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)

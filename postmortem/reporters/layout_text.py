@@ -58,9 +58,9 @@ def _gradient(found: StridedGradient, width: int) -> Iterator[str]:
     for phase in found.phases:
         several = f"iterations {phase['first']} to {phase['last']}" if phase["iterations"] > 1 else ""
         when = several or f"iteration {phase['first']}"
-        yield f"  backward pass at {_relative(phase['file'])}:{phase['line']}, {when}" + (
-            f", {found.ranks} ranks" if found.ranks > 1 else ""
-        )
+        # of a recipe, the backward pass is run by postmortem itself
+        where = f" at {_relative(phase['file'])}:{phase['line']}" if phase["file"] else ""
+        yield f"  backward pass{where}, {when}" + (f", {found.ranks} ranks" if found.ranks > 1 else "")
 
 
 def _inputs(result: LayoutResult) -> Iterator[str]:

@@ -15,6 +15,7 @@ from postmortem.core.errors import NotFoundError
 from postmortem.core.progress import progressed
 from postmortem.readers import Reader
 from postmortem.runs.claimed import ClaimedFile, Part, RunFiles
+from postmortem.runs.event_folders import of_one_call
 from postmortem.runs.file_names import (
     event_writer,
     order_of_writing,
@@ -176,10 +177,8 @@ class Grouping:
         events = [file for file in self.files if file.content == "events"]
         newest = {file.path.parent: file.path for file in events}
         place_split_tables(self.files, self.root, self._words)
-        splits: dict[Path, set[Path]] = defaultdict(set)
-        for folder in newest:
-            if folder.name.lower() in SPLITS:
-                splits[folder.parent].add(folder)
+        splits = Counter(folder.parent for folder in newest if folder.name.lower() in SPLITS)
+        of_add_scalars = of_one_call(newest)
         for file in events:
             folder = file.path.parent
             if folder == self.root or file.placed:
@@ -188,7 +187,7 @@ class Grouping:
             if above is not None and event_writer(above) == event_writer(file.path):
                 file.prefix = "" if _HPARAMS_FOLDER.fullmatch(folder.name) else folder.name
                 self._move(file, folder.parent)
-            elif folder.name.lower() in SPLITS and splits[folder.parent] - {folder}:
+            elif folder in of_add_scalars or (folder.name.lower() in SPLITS and splits[folder.parent] > 1):
                 file.prefix = folder.name
                 self._move(file, folder.parent)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from postmortem.checkpoints.histories import ended_as, history_of
 from postmortem.core.model import Ended, Event
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from postmortem.core.culprit import Culprit, Watched
     from postmortem.core.reading import Reading
@@ -108,12 +109,21 @@ def _culprit(saved: dict[str, Any]) -> tuple[Culprit | None, tuple[str, ...]]:
         told: dict[str, Any] = {**(saved.get("fidelity") or {})}
         told["reasons"] = tuple(told.get("reasons") or ())
         fidelity = Fidelity(**{k: v for k, v in told.items() if k in {f.name for f in fields(Fidelity)}})
-        actions = tuple(map(str, saved.get("next") or ()))
+        actions = (*map(str, saved.get("next") or ()), *_captured(saved))
     except (TypeError, ValueError, AttributeError):
         return None, ()
     if culprit.phase == "none":
         return None, ()
     return replace(culprit, fidelity=fidelity), actions
+
+
+def _captured(saved: dict[str, Any]) -> Iterator[str]:
+    """How to repeat the step at fault, where it was captured and the capture is still there."""
+    for capture in saved.get("captures") or ():
+        path = str(capture.get("path", ""))
+        if capture.get("tick") == saved.get("tick") and path and Path(path).is_dir():
+            command = shlex.join(map(str, saved.get("command") or ("COMMAND",)))
+            yield f"repeat the step from its capture: `postmortem replay {shlex.quote(path)} -- {command}`"
 
 
 def _event(fault: dict[str, Any], culprit: Culprit | None, source: Path) -> Event:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from postmortem.core.blame import Blame, Check, NonfiniteLoss
 from postmortem.silent.facts import Backward
-from postmortem.silent.faults import FAULTS, NotChecked
+from postmortem.silent.faults import FAULTS, NoneSeen, NotChecked
 from postmortem.silent.faults._losses import against_constant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from postmortem.silent.faults import BaseFault
     from postmortem.silent.look import Look
 
 
@@ -22,14 +24,17 @@ def judge(looks: Sequence[Look]) -> tuple[list[Blame], list[Check]]:
     found: dict[str, list[Blame]] = {}
     checks: dict[str, Check] = {}
     for kind in FAULTS:
+        seen, absent = "", False
         try:
             found[kind.name] = _once(kind().across(trained)) if trained else []
             why = "" if trained else "no step of an optimizer was seen"
+            seen = _seen(kind(), trained) if trained and not found[kind.name] else ""
         except NotChecked as error:
-            why = str(error)
+            why, absent = str(error), isinstance(error, NoneSeen)
         except Exception as error:  # noqa: BLE001 - one that fails must not hide what the others find
             why = FAULTS.fault(kind, "blames", error)
-        checks[kind.name] = Check(kind.name, "not checked" if why else "ok", why or kind.checks)
+        based = f"{kind.checks} ({seen})" if seen else kind.checks
+        checks[kind.name] = Check(kind.name, "not checked" if why else "ok", why or based, absent=absent)
     blames = []
     for kind in FAULTS:
         explained = next((other for other in kind.because_of if found.get(other)), None)
@@ -39,6 +44,14 @@ def judge(looks: Sequence[Look]) -> tuple[list[Blame], list[Check]]:
         elif found.get(kind.name):
             checks[kind.name] = Check(kind.name, "not checked", f"explained by {explained}")
     return blames, list(checks.values())
+
+
+def _seen(fault: BaseFault, looks: Sequence[Look]) -> str:
+    """In the first process that has something of the kind."""
+    for look in looks[:-1]:
+        with suppress(NotChecked):
+            return fault.seen(look)
+    return fault.seen(looks[-1])
 
 
 def of_plateau(looks: Sequence[Look]) -> list[Blame]:

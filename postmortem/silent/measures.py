@@ -6,17 +6,19 @@ import math
 from typing import TYPE_CHECKING
 
 from postmortem.core.blame import Check
-from postmortem.silent.facts import Gradients, Seeded
+from postmortem.silent.facts import Backward, Gradients, Seeded
 from postmortem.silent.faults._words import count, few
-from postmortem.silent.weight_facts import Copied, Held, Kept, Took
+from postmortem.silent.weight_facts import Copied, Held, Kept, Scheduled, Took
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from postmortem.silent.look import Look
+    from postmortem.silent.look import Cycle, Look
 
 _STATES = {"SGD": 1, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "RMSprop": 1, "Adagrad": 1, "Adamax": 2, "Lion": 1}
 """Tensors of the size of a parameter that an optimizer keeps for it; SGD keeps none without momentum."""
+_OFTEN = 3
+"""So many steps in which a scheduler comes first are no accident."""
 _MANY = 0.5
 """Part of a step that waits for data, from which on the training is held up by it."""
 
@@ -32,6 +34,7 @@ def _lines(look: Look) -> Iterator[Check]:
     yield _memory(look)
     yield _kinds(look)
     yield _trained(look)
+    yield _order(look)
     seeds = sorted({s.seed for s in look.of(Seeded) if s.step == 0})
     if seeds:
         yield Check("seeds", "ok", f"set before the first step: {', '.join(map(str, seeds[:4]))}")
@@ -119,6 +122,34 @@ def _trained(look: Look) -> Check:
         )
         said += "nothing. Worth a look if it belongs to an adapter"
     return Check(name, "not ok" if idle else "ok", said, told=True)
+
+
+def _order(look: Look) -> Check:
+    """A scheduler that is stepped before the optimizer, after the backward pass of the same step: it is no fault that
+    keeps a training from learning, but the first rate is never used, and every other one a step early."""
+    name = "scheduler-order"
+    cycles = [cycle for optimizer in look.stepped for cycle in look.cycles(optimizer) if cycle.of(Scheduled)]
+    if not cycles:
+        return Check(name, "not checked", "none seen: no step of a scheduler beside one of its optimizer")
+    early = [cycle for cycle in cycles if _scheduled_late(cycle)]
+    if len(early) < _OFTEN:
+        return Check(
+            name, "ok", f"the scheduler steps after the optimizer in {len(cycles) - len(early)} of {len(cycles)}"
+        )
+    at = early[-1].of(Scheduled)[-1].at
+    where = f" (line {at.line})" if at is not None else ""
+    return Check(
+        name,
+        "not ok",
+        f"in {len(early)} of {count(len(cycles), 'look')} scheduler.step(){where} runs between backward() and "
+        "optimizer.step(): the first learning rate is never used, and every other one a step early",
+    )
+
+
+def _scheduled_late(cycle: Cycle) -> bool:
+    """Whether the last of these calls comes after the last backward pass."""
+    kinds = [type(fact) for fact in cycle.between if isinstance(fact, (Backward, Scheduled))]
+    return Backward in kinds and kinds[-1] is Scheduled
 
 
 def _new(look: Look, parameter: int) -> bool:

@@ -1,4 +1,4 @@
-"""Facts of weights (updated, scaled, loaded, kept, shared), of positions of sequences, and of what a step costs."""
+"""Facts of weights (updated, scaled, loaded, kept, shared), of targets and positions, and of what a step costs."""
 
 from __future__ import annotations
 
@@ -265,6 +265,35 @@ class Probed:
     inside: Place | None = None
     at: Place | None = None
     positions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Before this step the program itself changed a parameter, outside of `optimizer.step()`; told where each step is
+    looked at closely. before, after: its norm; change: norm of the difference; over some of its elements, as of
+    `Updated`. at: the line, where a function of torch made the change."""
+
+    parameter: int
+    step: int
+    before: float
+    after: float
+    change: float
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetsGiven:
+    """The targets of a loss that is defined for some values only, in some steps: between `lowest` and `highest`.
+
+    outside: share of the targets that are none of these values and count: a gradient of the loss flows back from them.
+    """
+
+    name: str
+    step: int
+    lowest: float
+    highest: float
+    outside: float
+    at: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)

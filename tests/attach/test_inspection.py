@@ -72,6 +72,8 @@ def test_layouts() -> None:
     assert frame.loc["complex", ["mean", "min", "max"]].tolist() == [2, 1, 3]
     assert frame.loc["half", ["mean", "std"]].tolist() == [60000, 0]
     assert frame.loc[["empty", "meta"], "mean"].isna().all()
+    assert frame.loc["empty", ["zeros", "nan", "inf"]].tolist() == [0, 0, 0]
+    assert frame.loc["meta", ["zeros", "nan", "inf"]].isna().all()
 
 
 def test_an_optimizer_and_several_tensors() -> None:

@@ -224,6 +224,11 @@ FALLING, RISING = np.linspace(3, 1, 40), np.linspace(1, 3, 40)
         ("r l t", {"r": "reward", "l": None}),
         ("loss v_loss v_a2b/R05", {"v_loss": "val_loss", "v_a2b/R05": "val_accuracy"}),
         ("policy_loss loss v_loss v_a2b/R05", {"v_a2b/R05": "accuracy"}),
+        ("data PDE phys total", {"data": None, "total": "loss"}),  # parts of a loss
+        ("data loss cls", {"data": "data_time"}),
+        ("data PDE phys time loss", {"data": "data_time", "time": "step_time"}),
+        ("epoch_loss epoch_accuracy evaluation_loss_vs_iterations", {"epoch_loss": "val_loss"}),  # Keras' validation
+        ("epoch_loss epoch_accuracy", {"epoch_loss": "loss", "epoch_accuracy": "accuracy"}),
     ],
 )
 def test_names_that_mean_something_only_beside_others(tags, roles):

@@ -73,6 +73,13 @@ def test_a_row_out_of_order_is_no_restart():
     assert View(run).restarts == []
 
 
+def test_a_step_that_was_misread_is_no_restart():
+    """One step far above all around it is a torn row; a resume after a step that is one interval ahead is one."""
+    for stray, restarts in ((455, 0), (40, 1)):
+        steps = [*range(20), stray, *range(20, 40)] if not restarts else [*range(0, 50, 10), 35, 38, 39, 50, 60]
+        assert len(make_run(("text", [("loss", step, 1.0) for step in steps])).streams[0].restarts) == restarts
+
+
 def test_counters_do_not_make_restarts():
     """Where tags with a role go on, a counter that goes back once is no restart."""
     rows = [(t, s, 1.0) for s in range(0, 50, 10) for t in ("loss", "preemption_count")] + [

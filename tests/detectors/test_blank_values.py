@@ -135,6 +135,7 @@ def test_a_loss_that_is_never_there_is_named(kind: str, tmp_path: Path) -> None:
         [{"epoch": e, "step": e, "loss": loss(e), "val_loss": loss(e) if e % 5 == 4 else None} for e in range(30)],
         [row if i % 20 != 19 else row | {"loss": None, "val_loss": loss(i)} for i, row in enumerate(dense(range(0)))],
         [row if i < 198 else row | {"loss": None} for i, row in enumerate(dense(range(0)))],
+        [{"step": i, "fps": 200 + i % 3} | (row if i != 57 else {}) for i, row in enumerate(dense(range(0)))],
     ],
     ids=[
         "lightning",
@@ -146,6 +147,7 @@ def test_a_loss_that_is_never_there_is_named(kind: str, tmp_path: Path) -> None:
         "epochs",
         "no-loss-at-evaluation",
         "two-last-rows",
+        "no-update-before-a-row",
     ],
 )
 def test_tables_with_empty_cells_by_design_are_healthy(rows: list[Row], kind: str, tmp_path: Path) -> None:

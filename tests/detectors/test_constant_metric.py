@@ -100,3 +100,17 @@ def an_accuracy_of_one_class_while_the_loss_falls(base):
 @quiet(ConstantMetric)
 def an_accuracy_that_has_learned_what_there_is(base):
     return {"loss": 0.01 + np.exp(-np.arange(N) / 30), "acc": np.where(np.arange(N) < 2, 0.9, 0.9885)}
+
+
+def test_a_loss_that_has_converged_is_no_warning(view_of):
+    """An optimizer of second order ends at the precision of its numbers; a loss that fell by half did not converge."""
+    fall = 0.43 * np.exp(-np.arange(200) / 15)
+    for floor, severity in ((9.242e-06, "info"), (0.4555, "warning")):
+        [found] = ConstantMetric().detect(view_of({"loss": np.where(np.arange(200) < 120, fall + floor, floor)}))
+        assert found.severity == severity
+
+
+def test_a_few_rounded_numbers_may_not_have_moved_yet(view_of):
+    """Stable-Baselines prints three digits; ten rows of 3.68e+03 are no sign of anything, sixty are."""
+    assert not list(ConstantMetric().detect(view_of({"ep_rew_mean": np.full(10, 3680.0)})))
+    assert list(ConstantMetric().detect(view_of({"ep_rew_mean": np.full(60, 3680.0)})))

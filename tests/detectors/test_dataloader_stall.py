@@ -145,3 +145,13 @@ def test_a_new_level_is_no_stall_and_a_rate_falls(view_of):
     [found] = DataloaderStall().detect(view_of({"loss": losses, "samples/sec": rate}))
     assert "falls to 0.02" in found.message
     assert " of the usual in 3 of 200 rows" in found.message
+
+
+def test_the_time_since_the_start_of_each_attempt_is_no_time_of_a_step(tmp_path: Path) -> None:
+    """YOLO writes the seconds since its start, and each attempt adds its rows to one table."""
+    rows = ["epoch,time,train/box_loss"]
+    for length in (6, 9, 1, 14, 60):
+        rows += [f"{e},{40 + 81.3 * e:.3f},{2 / (e + 3):.5f}" for e in range(1, length + 1)]
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
+    (run,) = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings if f.name in ("dataloader-stall", "throughput-drop")] == []

@@ -57,5 +57,11 @@ def a_discriminator_at_the_clamp_of_its_cross_entropy(base):
 
 
 @quiet(GeneratorCollapse)
+def a_setting_in_capitals(base):
+    """No letter of it stands for a discriminator, and no other for a generator."""
+    return base | {"DETECTIONS_PER_IMG": np.full(66, 100.0), "GAMMA": np.full(66, 100.0)}
+
+
+@quiet(GeneratorCollapse)
 def a_discriminator_that_left_the_clamp(base):
     return {"errD1": then(np.full(N, 100.0), D), "g_loss1": G}

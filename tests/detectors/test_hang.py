@@ -92,3 +92,16 @@ def test_times_without_a_loss_or_another_sign_of_a_training(tmp_path: Path) -> N
     (tmp_path / "job.log").write_text("".join(rows))
     (report,) = postmortem.scan(tmp_path / "job.log").runs
     assert not report.problems
+
+
+def test_a_start_without_steps_at_the_end_of_a_log_of_several(tmp_path: Path) -> None:
+    """Days later the program was started once more and logged its settings only: the training did not hang."""
+    clock, rows = datetime(2026, 11, 20, 12, 0, 0), []
+    for _ in range(3):
+        for i in range(1, 60):
+            clock += timedelta(seconds=2)
+            rows.append(f"{clock} INFO step {i} loss={1 / i:.5f}\n")
+    rows.append(f"{clock + timedelta(days=2)} INFO train with device cpu\n")
+    (tmp_path / "train.log").write_text("".join(rows))
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.severity for f in run.findings if f.name == "hang"] == ["info"]

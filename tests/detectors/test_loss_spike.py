@@ -347,3 +347,13 @@ def test_a_loss_at_its_floor_has_no_noise(view_of):
     loss[10::7] = 0.0496
     loss[41] = 0.0902
     assert {f.severity for f in LossSpike().detect(view_of({"loss": loss}))} <= {"info"}
+
+
+@pytest.mark.parametrize(("held_out", "severity"), [(1.6, "info"), (2.4, "error")])
+def test_a_loss_that_stays_up_while_no_validation_loss_rises(view_of, held_out, severity):
+    """What the model is trained on has changed, such as an augmentation that ends; the model has not."""
+    loss = (0.6 + 2 * np.exp(-np.arange(100) / 15)) * noise(0.01, 100)
+    loss[91:] *= 2
+    validation = np.where(np.arange(100) < 91, 1.6, held_out) * noise(0.02, 100)
+    found = next(LossSpike().detect(view_of({"train/box_loss": loss, "val/box_loss": validation})))
+    assert (found.step, found.severity) == (91, severity)

@@ -32,3 +32,24 @@ def test_errors_of_different_data_without_a_step(tmp_path: Path) -> None:
             for k, m in zip("ab", scores, strict=True)
         ]
     assert not _alarms(tmp_path, rows)
+
+
+def test_a_table_that_several_programs_write_at_once(tmp_path: Path) -> None:
+    """Each has its own steps and its own level of the loss: the order of the rows is no training."""
+    rows = ["step,loss"]
+    for i in range(40):
+        for of, level in ((0, 0.02), (1, 0.06), (2, 0.01)) if i < 25 else ((1, 0.06),):
+            rows.append(f"{100 * (i + 10 - 3 * of)},{level * (1 + i % 5 / 50):.5f}")
+    (tmp_path / "losses.csv").write_text("\n".join(rows) + "\n")
+    (run,) = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings if f.severity != "info"] == []
+
+
+def test_a_training_that_begins_again_in_a_log_with_epochs_and_steps(tmp_path: Path) -> None:
+    """The mean of epoch 1 after that of epoch 14 is no spike: the second start logs the steps of its epochs as well."""
+    mean = "[Train] epoch:{e}, total:{loss:.6f}"
+    rows = [mean.format(e=e, loss=0.06 + 0.4 / e) for e in range(1, 15)]
+    for e in range(1, 41):
+        rows += [f"[epoch:{e} iter:{i}] PDE:{0.1 / (e + i / 450):.6f}" for i in range(50, 451, 50)]
+        rows.append(mean.format(e=e, loss=0.05 + 0.7 / e))
+    assert not _alarms(tmp_path, rows)

@@ -131,3 +131,24 @@ def test_an_error_of_the_evaluation_decides_as_a_score_does(tag, way, expected, 
         view_of({"Training Loss": 0.2 + 0.8 * np.exp(-n / 30), "Test Loss": loss, tag: error})
     )
     assert found.severity == expected
+
+
+def test_a_validation_loss_without_a_training_loss(view_of):
+    """Where it doubles and no accuracy improves; that it may be a divergence is said."""
+    steps, x = np.arange(20), 0.6 + 0.1 * np.abs(np.arange(20) - 4)
+    (found,) = Overfitting().detect(view_of({"eval/loss": (steps, x), "eval/acc": (steps, np.full(20, 0.69))}))
+    assert (found.severity, found.step in (3, 4, 5)) == ("warning", True)
+    assert "no training loss is logged" in found.message
+    assert not list(Overfitting().detect(view_of({"eval/loss": (steps, np.minimum(x, 0.9))})))
+    better = 0.69 + 0.01 * steps
+    assert not list(Overfitting().detect(view_of({"eval/loss": (steps, x), "eval/acc": (steps, better)})))
+
+
+def test_a_loss_that_ends_above_where_it_began(view_of):
+    """A small rise is no remark where all that was learned is lost: the accuracy was never good."""
+    steps = np.arange(60)
+    turns = np.concatenate((np.linspace(3.2, 2.8, 20), np.linspace(2.8, 3.4, 40)))
+    flat = {"train/loss": np.linspace(3.4, 1.7, 60), "val/acc": (steps, np.full(60, 10.8))}
+    for x, severity in ((turns, "warning"), (np.minimum(turns, 3.1), "info")):
+        (found,) = Overfitting().detect(view_of(flat | {"val/loss": (steps, x)}))
+        assert found.severity == severity

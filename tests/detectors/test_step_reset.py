@@ -102,6 +102,14 @@ def test_a_single_start_from_the_beginning_is_another_training(tmp_path):
     assert [how for how, _, _ in found] == ["warning"]
 
 
+def test_a_start_with_a_far_smaller_loss_is_another_training(tmp_path):
+    """A classifier after a regression in one console: its loss is lower, but goes on from nothing."""
+    rows = [f"Epoch {e} loss {v:.3f}\n" for e, v in enumerate(curve(6165, 420, 27), 1)]
+    rows += [f"Epoch {e} loss {v:.3f}\n" for e, v in enumerate(curve(44, 1, 50), 1)]
+    _, found = _restarts(tmp_path, *rows)
+    assert [how for how, _, _ in found] == ["info"]
+
+
 @pytest.mark.parametrize(
     ("between", "announced"),
     [("=== Phase 2: fine-tuning ===\n", True), ("Unfreezing backbone\n", True), ("Phase 1\n", False)],
@@ -315,6 +323,14 @@ def test_a_training_that_begins_after_the_summary_of_another(tmp_path):
     assert [how for how, _, _ in found] == ["info"]
     _, found = _restarts(tmp_path, *rows, *others)
     assert [how for how, _, _ in found] == ["warning"]
+
+
+def test_a_new_training_that_logs_its_first_steps_late(tmp_path):
+    """Nobody resumes thousands of steps back: a counter that starts again within the first hundredth starts over."""
+    first = [f"iter {i}: loss {3 * np.exp(-i / 300) + 1 + i % 7 / 100:.4f}\n" for i in range(1, 4000)]
+    second = [f"iter {i}: loss {3 * np.exp(-i / 300) + 1 + i % 5 / 100:.4f}\n" for i in range(30, 900)]
+    _, [found] = _restarts(tmp_path, *first, *second)
+    assert found[:2] == ("info", 30)
 
 
 def _two_counts(tmp_path, resumes):

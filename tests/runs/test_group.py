@@ -54,6 +54,20 @@ def test_folders_made_by_add_scalars_and_hparams_belong_to_their_parent(tmp_path
     assert [p.prefix for p in found[0].parts] == ["", "loss_train", ""]
 
 
+def test_folders_made_by_add_scalars_without_their_parent_are_one_run(tmp_path):
+    """Copied without the event file beside them, they are told from the runs of a sweep by the tag in their names."""
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    for name, tag in [("a/Loss_g", "Loss"), ("a/Loss_d", "Loss"), ("b/lr_1", "Loss"), ("b/lr_2", "Loss")]:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        with tensorboard.SummaryWriter(str(folder)) as writer:
+            for step in range(3):
+                writer.add_scalar(tag, 1 / (1 + step), step)
+    found, _ = discover([tmp_path])
+    assert [run.name for run in found] == ["a", "b/lr_1", "b/lr_2"]
+    assert sorted(postmortem.load(tmp_path / "a").roles) == ["Loss_d/Loss", "Loss_g/Loss"]
+
+
 def test_sibling_train_and_validation_folders_are_one_run(tmp_path):
     """train/ and validation/ side by side are one run with prefixed tags; train/ alone is a run of its own."""
     got = layout(

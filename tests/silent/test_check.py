@@ -184,6 +184,17 @@ def test_what_is_useful_stands_first() -> None:
     assert [line.split()[-1] for line in verbose] == ["Checklist:", "bad", "fine", "layer"]
 
 
+def test_what_the_program_has_not_is_counted() -> None:
+    """It is listed by name with --verbose only."""
+    absent = Check("d", "not checked", "none seen: no GradScaler", absent=True)
+    result = CheckResult(("python", "train.py"), checks=(*ROWS, absent), steps=4)
+    assert check_lines(result)[-2:] == [
+        "1 check found nothing wrong; for 1 more the program has nothing of the kind",
+        "1 check not made (--verbose says why): c",
+    ]
+    assert "none seen: no GradScaler" in " ".join(check_lines(result, verbose=True))
+
+
 @pytest.mark.parametrize(
     ("losses", "found"),
     [

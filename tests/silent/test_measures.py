@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from postmortem.silent.facts import (
     Backward,
     Changed,
@@ -17,7 +19,7 @@ from postmortem.silent.facts import (
 from postmortem.silent.look import Look
 from postmortem.silent.measures import measures
 from postmortem.silent.trials import agree, overfitted
-from postmortem.silent.weight_facts import Copied, Held, Kept, Took
+from postmortem.silent.weight_facts import Copied, Held, Kept, Scheduled, Took
 
 LINE = Place("train.py", 9)
 
@@ -33,6 +35,20 @@ def look(losses: list[float], *more: object) -> Look:
 def line(seen: Look, name: str) -> tuple[str, str]:
     """Status and words of one of them."""
     return next((c.status, c.detail) for c in measures([seen]) if c.name == name)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_scheduler_that_steps_before_the_optimizer(first: bool) -> None:
+    """After the backward pass of the same step; after the optimizer is right, and so is once in a while."""
+    facts: list[object] = [OptimizerMade(0, "SGD", ({"lr": 0.1, "parameters": []},))]
+    for step in range(6):
+        stepped = Stepped(0, step, 2, 0, 0, 1.0, True, LINE)
+        scheduled = Scheduled(0, step + (not first), (0.1,), Place("train.py", 8))
+        facts += [Backward(step, 1.0, at=LINE), *((scheduled, stepped) if first else (stepped, scheduled))]
+    status, said = line(Look(facts), "scheduler-order")
+    assert status == ("not ok" if first else "ok")
+    assert said.startswith("in 5 of 5 looks scheduler.step() (line 8)" if first else "the scheduler steps after")
+    assert line(look([1.0, 1.0]), "scheduler-order")[0] == "not checked"
 
 
 def test_the_parts_of_a_step() -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch")
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
 from postmortem.silent.facts import Gradients, ModuleSeen, OptimizerMade, ParameterSeen, Place, Stepped
-from postmortem.silent.faults.dead_relu import death
+from postmortem.silent.faults.dead_relu import death, deaths
 from postmortem.silent.judge import judge, of_plateau
 from postmortem.silent.look import Look
 from postmortem.silent.observe.recorder import Recorder
-from postmortem.silent.weight_facts import Activated
+from postmortem.silent.observe.watchers.rewrites import Rewrites
+from postmortem.silent.weight_facts import Activated, Rewritten, Updated
 
 MATRIX, VECTOR = 1, 2
 
@@ -66,6 +72,39 @@ def test_the_step_from_which_units_are_dead() -> None:
     assert "since a step from 5 to 8" in found.evidence
     assert death(look(*(activated(step, 0.99) for step in range(5))), "weight") is None
     assert death(look(*(activated(step, 0.1) for step in range(5))), "weight") is None
+
+
+def test_units_that_the_program_itself_kills() -> None:
+    """A change outside of optimizer.step() that is far larger than its updates is the reason, at its line."""
+    died = [activated(step, 1.0 if step >= 8 else 0.1) for step in range(5, 14)]
+    updates = [Updated(1, step, {str(VECTOR): 0.6}, {str(VECTOR): 0.01}, {}) for step in range(5, 14)]
+    killed = Rewritten(VECTOR, 8, 0.6, 400.0, 400.0, Place("train.py", 10))
+    often = [Rewritten(VECTOR, step, 0.6, 0.6, 0.02, Place("train.py", 11)) for step in range(6, 14)]
+    (found,) = deaths(look(*died, *updates, *often, killed))
+    assert (found.dead, found.whole, found.written) == (8, True, killed)
+    (blame,) = [f for f in judge([look(*died, *updates, killed)])[0] if f.name == "dead-relu"]
+    assert blame.line == 10
+    assert "changes bias outside of optimizer.step() (line 10): its norm goes from 0.6 to 400" in blame.evidence
+    (found,) = deaths(look(*died, *updates, *often))
+    assert found.written is None
+
+
+def test_changes_outside_of_a_step_are_seen(tmp_path) -> None:
+    """With their line where torch makes them, in the steps that are looked at closely."""
+    recorder = Recorder(tmp_path, steps=100, seconds=None, closely=(0, 2))
+    told: list[Rewritten] = []
+    recorder.add = told.append  # type: ignore[assignment]
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = Rewrites(recorder)
+    for change in (lambda: model.bias.data.sub_(50), lambda: model.weight.detach().numpy().fill(3), lambda: None):
+        watcher.after_step(optimizer)
+        recorder.stepped()
+        change()
+        watcher.entered(model, (), [model])
+    changed = [(f.step, f.at is not None, f.after > 5) for f in told if isinstance(f, Rewritten)]
+    assert changed == [(1, True, True), (2, False, True)]
+    assert _get_current_dispatch_mode() is None
 
 
 def test_some_steps_are_looked_at_closely(tmp_path) -> None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from postmortem.attach.growth.course import course_of
+from postmortem.attach.growth.deaths import gone_silent
 from postmortem.attach.growth.runs import Runs
 from postmortem.core.culprit import Culprit, Fix
-from postmortem.core.model import RATE, RISE
+from postmortem.core.model import DEATH, RATE, RISE
 from postmortem.core.printable import number
 from postmortem.replay.culprit.calm import departed
 
@@ -61,7 +62,7 @@ def _explained(
 
 
 class Suspects:
-    """The suspects, in turn: the data, the learning rate, one layer, the size of the updates."""
+    """The suspects, in turn: units that died, the data, the learning rate, one layer, the size of the updates."""
 
     def __init__(self, runs: Runs, base: Seen, course: Course, how: list[str], *, fixes: bool = True) -> None:
         self.runs, self.base, self.course, self.how = runs, base, course, how
@@ -72,7 +73,7 @@ class Suspects:
 
     def named(self) -> tuple[Culprit, tuple[str, ...]]:
         """(the culprit, what to do)."""
-        for suspect in (self._data, self._rate, self._rising, self._layer, self._updates):
+        for suspect in (self._died, self._data, self._rate, self._rising, self._layer, self._updates):
             found = suspect()
             if found is not None:
                 return found
@@ -111,6 +112,41 @@ class Suspects:
         said = f"{what}: the {course.what} is {reached}{upto}, instead of {number(course.peak(self.base))}"
         self.how.append(said)
         return run, Fix(name=name, cured=course.calm(run), how=said)
+
+    def _died(self) -> tuple[Culprit, tuple[str, ...]] | None:
+        """All units of a hidden layer, at the first step of the growth or before: no sample makes a difference now."""
+        step = gone_silent(self.base, self.course)
+        tick = self.base.ticks.get(step) if step is not None else None
+        death = self.runs.death(tick) if tick is not None else None
+        steps = {tick: step for step, tick in self.base.ticks.items()}
+        if death is None or death.dead not in steps or death.dead > death.alive + 1:
+            return None
+        since, written = steps[death.dead], death.written
+        said = f"all units of the ReLU after {death.layer} are 0 for every sample from step {since} on"
+        self.how += [f"{said}: the output no longer depends on the input"] + ([death.how] if death.how else [])
+        begin = max(self.earliest, since - 1)
+        if written is None and (of_rate := self._rate() or self._rising()) is not None:
+            culprit, following = of_rate
+            rise = {RATE: f"{culprit.tensor[RATE]}, and {said}"}
+            return replace(culprit, cause="dead-relu", module=death.module, tensor={**rise, "since": since}), following
+        hold = f"weights of {death.module} held from step {begin} on"
+        fix = self._try("hold_layer", hold, begin, self.course.until, hold=death.module)
+        culprit = Culprit(
+            cause="dead-relu",
+            phase="parameters" if written is not None else "optimizer",
+            module=death.module,
+            tensor={DEATH: f"{said}; {death.how}" if death.how else said, "since": since},
+            fixes=(fix,) if fix is not None else (),
+            established="cured" if fix is not None and fix.cured else "observed",
+        )
+        if written is None:
+            return culprit, (f"find out what makes the update of step {begin} so large, or lower the learning rate",)
+        at = written.at
+        if at is not None:
+            code = linecache.getline(at.file, at.line).strip() or None
+            culprit = replace(culprit, file=at.file, line=at.line, code=code)
+        where = f"{at.file}:{at.line}" if at is not None else "the program"
+        return culprit, (f"find out why {where} changes {death.layer} outside of optimizer.step()",)
 
     def _data(self) -> tuple[Culprit, tuple[str, ...]] | None:
         begin = max(self.earliest, self.course.first - (_WEIGHTS if self.spike else _BEFORE))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from postmortem.attach import launch
 from postmortem.attach.answers import Answers
 from postmortem.attach.growth.course import seen
+from postmortem.attach.growth.deaths import AFTER, AROUND, death_in, looked_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from postmortem.attach.answers import Process
     from postmortem.attach.growth.course import Seen
     from postmortem.attach.steps import Mapping
+    from postmortem.silent.faults.dead_relu import Death
 
     Start = Callable[[dict[str, Any], Path], launch.Launched]
 
@@ -64,6 +66,13 @@ class Runs:
             self._serves = False
         found, losses = self._anew(change, ticks, begin)
         return found if losses[: len(expected)] == expected else None  # it may be a step further
+
+    def death(self, tick: int) -> Death | None:
+        """Whether all units of a hidden layer die, at this optimizer step at the latest."""
+        left = self._until - time.monotonic()
+        if left < 1:
+            return None
+        return death_in(looked_at(self._start, max(0, tick - AROUND), tick + AFTER, left / 2), tick)
 
     def _forked(self, change: dict[str, Any] | None, ticks: int, begin: int) -> tuple[Seen | None, list[float]]:
         """A run by the serving process."""

@@ -282,18 +282,28 @@ class Levels(Observer):
         self._marks, self._norms, self._extreme = None, None, False
         self._failed(why)
 
-    def close(self, tick: Tick | None = None) -> None:
-        """Nothing more is measured, and what is there is written. tick: the one under way, at a fault."""
+    def interrupt(self, tick: Tick) -> None:
+        """A fault: what is there is written, with the tick under way. `wake` goes on after it, `close` does not."""
         self._disarm()
-        if self._off:
-            return
+        self._open.pop(tick.number, None)
+        self._marks = self._sampling = self._sample = None
+        if not self._off:
+            self._write(tick)
+
+    def _write(self, tick: Tick | None) -> None:
         try:
             if tick is not None and tick.losses:
                 self._rows.add({"tick": tick.number, "time": time.time(), "loss": tick.losses[-1]})
             self._rows.flush()
-            self._control.ended(self._rows.folder)
         except OSError as error:
             self._stop(f"no history is kept: {error.filename or 'its folder'}: {error.strerror or error}")
+
+    def close(self, tick: Tick | None = None) -> None:
+        """Nothing more is measured, and what is there is written. tick: the one under way, at a fault."""
+        self._disarm()
+        if not self._off:
+            self._write(tick)
+            self._control.ended(self._rows.folder)
         self._off = True
 
 

@@ -37,9 +37,19 @@ def _courses(view: View, role: str) -> list[Series]:
     """The finite series of a role up to where they broke, as far as their points are in an order of time."""
     found: list[Series] | None = view.cache.get(("courses", role))
     if found is None:
-        found = [s for s in (before_break(raw).finite for raw in view.of(role)) if not _is_no_course(view, s)]
+        found = [
+            s for s in (_last_attempt(before_break(raw).finite) for raw in view.of(role)) if not _is_no_course(view, s)
+        ]
         view.cache["courses", role] = found
     return found
+
+
+def _last_attempt(series: Series) -> Series:
+    """Of a series at epochs beside steps, the points since its epochs started over: a new training in the same log."""
+    if series.epoch is None:
+        return series
+    over = np.flatnonzero((np.diff(series.epoch) < 0) & (series.epoch[1:] <= series.epoch[0])) + 1
+    return series.take(slice(int(over[-1]), None)) if len(over) else series
 
 
 _INDEX = re.compile(r"[_/. -](?:[A-Za-z]{0,6}\d{1,3})(?=[_/. -]|$)")
@@ -47,8 +57,11 @@ _INDEX = re.compile(r"[_/. -](?:[A-Za-z]{0,6}\d{1,3})(?=[_/. -]|$)")
 
 
 def _is_no_course(view: View, series: Series) -> bool:
-    """Whether points are in no order of time: all at one step, as a table of several models; or errors of evaluations
-    (MAPE, RMSE) that a log prints without a step, which may be of different data or different models."""
+    """Whether points are in no order of time: all at one step, as a table of several models; or in a table that several
+    programs wrote at once; or errors of evaluations (MAPE, RMSE) that a log prints without a step, which may be of
+    different data or different models."""
+    if any("interleaved" in reading.facts for reading in view.run.readings):
+        return True
     if view.run.step_axis == "row":
         return is_error(series.tag) and all(reading.source == "text" for reading in view.run.readings)
     return len(series) > 1 and int(series.step[0]) == int(series.step[-1])
@@ -73,9 +86,9 @@ def _scores_nothing(view: View) -> bool:
 _NO_SCORE, _NO_REWARD = 0.03, 0.01
 """The usual score in the second half of a run that learned nothing, a fraction, and the highest reward of all of it."""
 _DISCRIMINATOR = re.compile(
-    r"(?i:(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d\d?)(?=[/_ .-]|$))|(?:^|[/_ .-])D(?=[A-Z])"
+    r"(?i:(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d\d?)(?=[/_ .-]|$))|(?:^|[/_ .-])D(?=[A-Z][a-z])"
 )
-_GENERATOR = later(r"(?i:(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$))|(?:^|[/_ .-])G(?=[A-Z])")
+_GENERATOR = later(r"(?i:(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$))|(?:^|[/_ .-])G(?=[A-Z][a-z])")
 _GUESSING = 2.1
 """What a discriminator that guesses loses at most: 1.39 (cross-entropy), 2 (hinge), 0.5 to 1 (squares); and noise."""
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _REWARDED = 10
 """Fewer rewards after a spike do not show that the training goes on well."""
+_EVALUATED, _RISEN, _LEARNED = 5, 0.1, 0.9
+"""Evaluations before and after a jump that show together, and the rise that shows, whether the model got worse; the
+share of its first level below which a loss shows a model that has learned."""
 _HARDLY = 0.03
 """The share of the first level of a loss that a spike may reach and still be next to nothing."""
 _ROUNDED = 10
@@ -53,6 +56,26 @@ def reward_grows(view: View, series: Series, spike: Excursion) -> str | None:
         if end > before.max() + 2 * noise(reward.value) and np.mean(after > before.max()) > 0.5:
             return f"as {reward.tag} rises from {number(median(before[-10:]))} to {number(end)} since then"
     return None
+
+
+def held_out_stays(view: View, series: Series, spike: Excursion) -> str | None:
+    """In words, that no validation loss has risen since a jump: the model is no worse, so what it is trained on has
+    changed, such as the augmentation of the last epochs. None if one has, or if too few tell, or where the loss is
+    about as high as at the beginning."""
+    at, stayed = series.step[spike.first], None
+    alike = (s.finite for s in view.of("loss") if s.rank == series.rank)
+    whole = np.sum([s.value for s in alike if np.array_equal(s.step, series.step)], axis=0)  # of parts of one loss
+    if not whole.shape or median(whole[spike.first :]) > _LEARNED * median(whole[:3]):
+        return None
+    for held_out in (s.finite for s in view.of("val_loss")):
+        before, after = (held_out.value[rows] for rows in (held_out.step < at, held_out.step >= at))
+        if min(len(before), len(after)) < _EVALUATED:
+            continue
+        level = median(before[-_EVALUATED:])
+        if median(after) > level + _RISEN * abs(level):
+            return None
+        stayed = stayed or f"while {held_out.tag} stays at {number(median(after))}"
+    return stayed
 
 
 def rounded(res: Residuals, spike: Excursion, unit: float) -> bool:

@@ -141,8 +141,11 @@ def timings(view: View, points: int) -> list[Timing]:
 
 
 def _counter(series: Series) -> bool:
-    """Whether the values only grow: time since the start, not time per step."""
-    return bool((np.diff(series.value) >= 0).mean() > 0.97)
+    """Whether the values only grow: time since the start, not time per step. That of a new attempt begins low."""
+    value, moves = series.value, np.diff(series.value)
+    goes_on = value[1:] > 0.5 * value[:-1]
+    again = goes_on.mean() > 0.9 and (moves[goes_on] > 0).mean() > 0.97
+    return bool((moves >= 0).mean() > 0.97 or again)
 
 
 def _timing(raw: Series, how: str) -> Timing:

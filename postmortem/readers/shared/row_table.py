@@ -16,7 +16,16 @@ from postmortem.core.model import Problem
 from postmortem.core.patterns import later
 from postmortem.core.points import Points
 from postmortem.core.roles import role_of
-from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, UNSURE, epoch_axis, plain, row_axis, step_axis
+from postmortem.readers.shared.step_column import (
+    COUNTERS,
+    EPOCHS,
+    UNSURE,
+    epoch_axis,
+    plain,
+    row_axis,
+    step_axis,
+    written_by_several,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -257,6 +266,9 @@ def finish(
         reading.problems.append(Problem(path=reading.path, what=what, kept="all other rows", lost=f"{n} {rows}"))
     if axis.name == "row" and (things := table.of_things()):
         reading.facts["listed by"] = things
+    if axis.name == "row" and (counter := written_by_several(columns)):
+        reading.facts["interleaved"] = counter
+        reading.notes.append(f"{counter!r} goes back all over the table: several programs wrote it at once")
     if len(table):
         reading.notes.append(axis.note)
     known = wall_time[np.isfinite(wall_time)]

@@ -63,6 +63,8 @@ SHARE = 0.5
 """Least share of the rows that must have a cell in the column."""
 _WRONG = 0.02
 """Largest share of impossible values in a counter (one is always allowed): they are damaged rows."""
+_BACK = 0.1
+"""The share of the rows in which the counter of a table that several programs write goes back."""
 _NO_ROWS = np.empty(0, np.int64)
 
 _GROUP = re.compile(r"^.*[/.]")
@@ -214,6 +216,19 @@ def row_axis(rows: int) -> Axis:
         (),
         "no step column: rows are counted, from 0, and a row number is no step",
     )
+
+
+def written_by_several(columns: Mapping[str, NDArray[np.float64]]) -> str:
+    """The name of a counter that goes back all over a table and hardly ever to its start; "" if there is none.
+
+    Several programs write to such a table at once, each with steps of its own: its order is no course of a training.
+    """
+    for name in counter_names(columns):
+        known = columns[name][~np.isnan(columns[name])]
+        fell = known[1:][np.diff(known) < 0] if _whole(known) else known[:0]
+        if len(fell) > _BACK * len(known) and (fell > known.min()).mean() > 0.5:
+            return name
+    return ""
 
 
 def _named(names: Iterable[str], known: tuple[str, ...]) -> list[str]:

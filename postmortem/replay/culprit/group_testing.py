@@ -61,7 +61,10 @@ class _Search:
         return self.fails(make)
 
     def replaced(self, bad: Collection[int], healthy: int | Sequence[int]) -> bool | None:
-        return self.run(lambda s: s.replace(bad, healthy))
+        failed = self.run(lambda s: s.replace(bad, healthy))
+        if failed is None:  # another number of rows may not fit where the program wrote them
+            failed = self.run(lambda s: s.replace(bad, healthy, keep_lengths=True))
+        return failed
 
     def without(self, out: Collection[int]) -> bool | None:
         return self.run(lambda s: s.drop(out), 1 - len(out) / self.size)

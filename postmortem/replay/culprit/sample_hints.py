@@ -11,6 +11,7 @@ from postmortem.replay.fixes.sanitize_input import LARGEST_INPUT, sanitized
 from postmortem.replay.rerun.candidates import candidates
 from postmortem.replay.step.batches import tensor_map, tensors_in
 from postmortem.replay.step.overrides import Overrides
+from postmortem.replay.trace.operators import FRESH
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Phase
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 _ROWS = 5
 _READ = "read from the non-finite rows at the culprit, not confirmed by a rerun"
 _READINGS = 3  # ways to read one shape: dimensions of the batch's size, consecutive rows of samples, samples in turn
+
+
+def samples_in_words(samples: list[int]) -> str:
+    """ "sample 7", "samples 7, 9"."""
+    return f"sample{'' if len(samples) == 1 else 's'} {', '.join(map(str, samples))}"
 
 
 class SampleHints:
@@ -57,6 +63,8 @@ class SampleHints:
         first_only = traced.raised is not None or (stage == "loss" and len(s.parts) > 1)
         guesses = self.at(chosen, traced)
         found, trail = find_samples(s.size, guesses, fails, budget, odd=s.odd(batch), read=read, first_only=first_only)
+        if found is None and guesses and made_outside(self.case, chosen[0].hits[0]):
+            return guesses[0], f"{_READ}: no operation of the step made the tensor, so its samples were not replaced"
         if found is None:
             return self._row_read(chosen[0].hits[0], trail)
         if self._is_micro_batch(found):
@@ -84,6 +92,9 @@ class SampleHints:
             return rows, f"{_READ}: other tensors of the batch have {n} rows as well"
         which = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
         told = f"the culprit makes {which} of {n} non-finite, and other tensors of the batch have {n} rows as well"
+        owners = next(self.samples.guesses(hit.shape, hit.rows, self._micro(hit)), [])
+        if owners:
+            told += f"; by their lengths {'it is' if len(rows) == 1 else 'they are'} in {samples_in_words(owners)}"
         return None, f"{trail}; {told}"
 
     def _is_micro_batch(self, found: list[int]) -> bool:
@@ -170,6 +181,13 @@ class SampleHints:
     def _micro(self, hit: Hit) -> int:
         """The micro-batch that an operator worked on."""
         return (hit.passes - hit.backward) % len(self.samples.parts)
+
+
+def made_outside(case: Investigation, hit: Hit) -> bool:
+    """Whether an operator read non-finite values that no operation of the step made, and that are no part of the batch,
+    the model or the optimizer."""
+    known = case.traced.known
+    return hit.name not in FRESH and any(t.bits and t.source < 0 and -t.source not in known for t in hit.inputs)
 
 
 def are_outliers(named: list[int] | None, case: Investigation) -> bool:

@@ -6,7 +6,7 @@ import linecache
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from postmortem.replay.trace.operators import FRESH, MAKERS
+from postmortem.replay.trace.operators import FRESH, MAKERS, SUMS_OF_PRODUCTS
 from postmortem.replay.trace.places import NOWHERE
 from postmortem.replay.trace.records import Hit, Origin
 from postmortem.replay.trace.singular import singular
@@ -74,6 +74,7 @@ def _candidate(origin: Origin, traced: Traced) -> Candidate:
         outside = traced.known.get(-origin.outside)
         if outside is not None:
             meant = not origin.bits & NAN and (origin.bits == NEG or outside[1] in traced.buffers)
+            meant = meant and not _multiplied(hit, traced)
             return Candidate(outside, [hit], module, None, origin.bits, outside=outside, meant=meant)
     op = hit.forward_name or hit.name
     if op == "_to_copy" and not hit.backward and origin.outside is None:
@@ -86,9 +87,27 @@ def _candidate(origin: Origin, traced: Traced) -> Candidate:
         op = hit.where.called or op  # a NaN that torch's own code writes for an undefined result
     phase = hit.stage if hit.stage == "optimizer" else hit.backward
     key = (phase, hit.where.file, hit.where.line, hit.where.module or hit.where.owner, op)
-    meant = origin.constant or (origin.outside is not None and not origin.bits & NAN)
+    meant = (origin.constant or (origin.outside is not None and not origin.bits & NAN)) and not _multiplied(hit, traced)
     pole = not origin.bits & NAN and singular(op.strip("_")) and bool(origin.bits & INF)
     return Candidate(key, [hit], module, op, origin.bits, meant=meant, from_inf=origin.from_inf, pole=pole)
+
+
+def _multiplied(hit: Hit, traced: Traced) -> bool:
+    """Whether the infinities that an operator read or wrote are multiplied and summed: no mask is. They may have gone
+    through others before that make no NaN of them."""
+    waiting, seen = [hit], {hit.index}
+    while waiting:
+        one = waiting.pop()
+        if one.name.strip("_") in SUMS_OF_PRODUCTS and any(t.bits for t in one.inputs):
+            return True
+        if not one.out_bits & NAN:
+            waiting += [
+                h
+                for i, h in traced.log.hits.items()
+                if i not in seen and any(t.source == one.index and t.bits for t in h.inputs)
+            ]
+            seen.update(h.index for h in waiting)
+    return False
 
 
 def _consumer(cast: Hit, traced: Traced) -> str | None:

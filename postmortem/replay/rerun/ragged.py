@@ -41,17 +41,22 @@ class Ragged:
                 owner = [i for i, length in enumerate(part.lengths) for _ in range(length)]
                 yield sorted({owner[row] for row in rows})
 
-    def pick(self, batch: Any, source: Sequence[int]) -> Any:
-        """The batch whose sample i is sample `source[i]` of `batch`."""
+    def pick(self, batch: Any, source: Sequence[int], *, keep_lengths: bool = False) -> Any:
+        """The batch whose sample i is sample `source[i]` of `batch`. keep_lengths: each place keeps its length, and has
+        the rows of its new sample as often as they fit, for batches whose memory cannot grow."""
         for other in self.others:
             parts = parts_by_name(batch)
             mine = {key: parts[key] for key in (other.values, *other.offsets)}
-            batch = joined(batch, {**parts, **parts_by_name(other.pick(mine, source))})
+            picked_of = other.pick(mine, source, keep_lengths=keep_lengths)
+            batch = joined(batch, {**parts, **parts_by_name(picked_of)})
         elsewhere = {key for other in self.others for key in (other.values, *other.offsets)}
         ends = _ends(self.lengths)
         begins = [end - length for end, length in zip(ends, self.lengths, strict=True)]
-        lengths = [self.lengths[i] for i in source]
-        rows = [row for i in source for row in range(begins[i], ends[i])]
+        lengths = list(self.lengths) if keep_lengths else [self.lengths[i] for i in source]
+        rows: list[int] = []
+        for place, (sample, length) in enumerate(zip(source, lengths, strict=True)):
+            of = sample if self.lengths[sample] else place  # an empty one has nothing to fill another with
+            rows += [begins[of] + k % self.lengths[of] for k in range(length)]
         new_ends = _ends(lengths)
 
         def picked(key: Any, value: Any) -> Any:
@@ -63,8 +68,10 @@ class Ragged:
                 return value.new_tensor([end - length for end, length in zip(new_ends, lengths, strict=True)])
             if key in self.ends:
                 return value.new_tensor([0, *new_ends])
+            if key in self.counts:
+                return value.new_tensor(lengths)
             holds = key == self.values or (self.values is None and value.shape[0] == self.total)
-            if holds and key not in self.counts and self.total != len(self.lengths):
+            if holds and self.total != len(self.lengths):
                 return value.index_select(0, torch.tensor(rows, dtype=torch.long, device=value.device))
             if value.shape[0] == len(self.lengths):
                 return value.index_select(0, torch.tensor(source, dtype=torch.long, device=value.device))

@@ -12,7 +12,7 @@ import torch
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.rerun.graphs import graphs
-from postmortem.replay.rerun.ragged import ragged
+from postmortem.replay.rerun.ragged import Ragged, ragged
 from postmortem.replay.step.batches import clone_tensor, parts_of, tensor_map, tensors_in, with_parts
 from postmortem.replay.trace.tensors import along
 
@@ -81,11 +81,14 @@ class Samples:
                 parts[key] = tensor_map(plain, value)
         return with_parts(batch, parts)
 
-    def take(self, batch: Any, source: Sequence[int]) -> Any:
+    def take(self, batch: Any, source: Sequence[int], *, keep_lengths: bool = False) -> Any:
         """The batch whose sample i is sample `source[i]` of `batch`; a shorter `source` makes a smaller batch.
 
-        Under accumulation, the length of `source` is a multiple of the number of micro-batches.
+        Under accumulation, the length of `source` is a multiple of the number of micro-batches. keep_lengths: samples
+        that lie behind one another are as long as those in whose place they are, see `Ragged.pick`.
         """
+        if isinstance(self._ragged, Ragged):
+            return self._ragged.pick(batch, source, keep_lengths=keep_lengths)
         if self._ragged is not None:
             return self._ragged.pick(batch, source)
         if self._listed:
@@ -145,14 +148,16 @@ class Samples:
         row = torch.tensor([index % self.rows])
         return self._each(part, lambda t, dim: t.index_select(dim, row.to(t.device)))
 
-    def replace(self, bad: Collection[int], healthy: int | Sequence[int]) -> Callable[[Any], Any]:
+    def replace(
+        self, bad: Collection[int], healthy: int | Sequence[int], *, keep_lengths: bool = False
+    ) -> Callable[[Any], Any]:
         """Batch transform: the samples `bad` become copies of `healthy`; of several healthy ones, of the first in the
-        same micro-batch, if there is one."""
+        same micro-batch, if there is one. keep_lengths: as of `take`."""
         fine = [healthy] if isinstance(healthy, int) else healthy
         near = {i // self.rows: i for i in reversed(fine)}
         inside = set(bad)
         source = [near.get(i // self.rows, fine[0]) if i in inside else i for i in range(self.size)]
-        return lambda batch: self.take(batch, source)
+        return lambda batch: self.take(batch, source, keep_lengths=keep_lengths)
 
     def replace_each(self, bad: Collection[int], healthy: Sequence[int]) -> Callable[[Any], Any]:
         """Batch transform: the samples `bad` become copies of `healthy`, each of another one as far as these go."""

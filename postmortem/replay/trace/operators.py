@@ -30,6 +30,8 @@ ABSORBERS = {
 LOGARITHMS = {"log", "log2", "log10", "log1p"}
 PRODUCTS = {"mul", "div", "reciprocal", "pow"}
 """An infinite number as their argument is no mask: zero times infinity is NaN."""
+SUMS_OF_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "embedding_bag"}
+"""An infinity in their arguments is no mask: it makes the whole sum infinite, or NaN."""
 MAKERS = {
     "full",
     "full_like",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postmortem.core.model import MASKED, RATE, RISE
+from postmortem.core.model import DEATH, MASKED, RATE, RISE
 from postmortem.core.printable import listed, number
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _GROWING = ("exp", "exp2", "expm1", "sinh", "cosh")
 """Operators without a pole, whose result is infinite only where it is too large for its dtype."""
 
 
-TOLD = (RATE, RISE)
+TOLD = (RATE, RISE, DEATH)
 """Keys of `Culprit.tensor` whose value is the sentence that says what happened."""
 
 

@@ -7,9 +7,9 @@ The class docstring is the page that ``postmortem explain`` shows. Plugins regis
 from __future__ import annotations
 
 from postmortem.core.registry import Registry
-from postmortem.silent.faults.base import BaseFault, NotChecked
+from postmortem.silent.faults.base import BaseFault, NoneSeen, NotChecked
 
-__all__ = ["FAULTS", "BaseFault", "NotChecked", "fault"]
+__all__ = ["FAULTS", "BaseFault", "NoneSeen", "NotChecked", "fault"]
 
 FAULTS: Registry[type[BaseFault]] = Registry(
     "postmortem.silent.faults", key=lambda f: f.name, noun="silent fault", group="postmortem.checks"

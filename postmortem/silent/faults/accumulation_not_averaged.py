@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.silent import changes
 from postmortem.silent.facts import Accumulated, Backward
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import Source, called, source
 from postmortem.silent.trials import Trial
@@ -49,6 +49,9 @@ class AccumulationNotAveraged(BaseFault):
     family = "step-order"
     checks = "accumulated gradients are averaged, or there is no accumulation"
     trial = Trial("gradients divided by the number of backward passes", changes.averaged)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, Accumulated, "accumulation of gradients", "accumulations of gradients")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

@@ -4,7 +4,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from postmortem.silent import model_changes
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.faults._sequences import attention_line
 from postmortem.silent.source import place_of, source
 from postmortem.silent.trials import Trial
@@ -48,6 +48,13 @@ class AttentionMaskInverted(BaseFault):
     family = "sequence"
     checks = "attention and loss do not take the padding instead of the tokens"
     trial = Trial("the mask of the padding inverted", model_changes.masks_turned)
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(
+            [p for p in look.of(Probed) if p.question in ("padding", "tokens")] + look.of(TargetsPadded),
+            "padding or attention mask of token sequences",
+            "looks at padding or an attention mask",
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         yield from self._attention(look)

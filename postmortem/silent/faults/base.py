@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.blame import Blame
+from postmortem.silent.facts import Stepped
+from postmortem.silent.faults._words import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 class NotChecked(Exception):
     """Raised by a fault that cannot judge this look; the message says why ("no validation was seen")."""
+
+
+class NoneSeen(NotChecked):
+    """The same, where the program has nothing that this fault could be in."""
 
 
 class BaseFault:
@@ -36,6 +42,11 @@ class BaseFault:
     def blames(self, look: Look) -> Iterator[Blame]:
         """What is at fault in one process. Raises NotChecked if the look lacks what is needed."""
         raise NotImplementedError
+
+    def seen(self, look: Look) -> str:
+        """What a line that is ok is based on, in numbers: by default the steps of optimizers that were looked at.
+        Raises NoneSeen where the program has nothing that this fault could be in."""
+        return count(len(look.of(Stepped)), "optimizer step")
 
     def of_plateau(self, look: Look) -> Iterator[Blame]:
         """What explains that a loss does not fall, where that is known: not enough to blame a training that may learn.

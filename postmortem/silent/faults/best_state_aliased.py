@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.source import source
 from postmortem.silent.weight_facts import Loaded, Saved
 
@@ -37,6 +37,13 @@ class BestStateAliased(BaseFault):
     name = "best-state-aliased"
     family = "weights"
     checks = "kept state dicts are copies"
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(
+            [*look.of(Loaded), *look.of(Saved)],
+            "state dict that was loaded or saved",
+            "state dicts that were loaded or saved",
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         used: list[Loaded | Saved] = [*look.of(Loaded), *look.of(Saved)]

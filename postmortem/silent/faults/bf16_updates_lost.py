@@ -3,7 +3,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._updates import SCALE_FREE, updates
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial, on_master_copies
@@ -45,6 +45,13 @@ class Bf16UpdatesLost(BaseFault):
     because_of = ("learning-rate-zero",)
     checks = "updates are not rounded away"
     trial = Trial("optimizer steps on an fp32 master copy of the parameters", on_master_copies)
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(
+            [p for p in look.parameters.values() if p.dtype in ("bfloat16", "float16")],
+            "parameter in half precision",
+            "parameters in half precision",
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for optimizer in look.stepped:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.faults._sequences import attention_line
 from postmortem.silent.weight_facts import Probed, TargetsMatched
 
@@ -36,6 +36,15 @@ class CausalMaskMissing(BaseFault):
     name = "causal-mask-missing"
     family = "sequence"
     checks = "no next-token model sees the tokens that it predicts"
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(
+            look,
+            Probed,
+            "model of token sequences",
+            "looks at what a model of token sequences sees",
+            lambda p: p.question == "future",
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         probed = [p for p in look.of(Probed) if p.question == "future"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.silent import model_changes
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Loaded
@@ -40,6 +40,9 @@ class CheckpointNotLoaded(BaseFault):
     family = "weights"
     checks = "loaded state dicts match the module"
     trial = Trial("weights loaded by the ends of their names", model_changes.loaded_by_ending)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, Loaded, "state dict that was loaded", "state dicts that were loaded")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for loaded in look.of(Loaded):

@@ -4,7 +4,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Clipped, Scaling
@@ -41,6 +41,13 @@ class ClipBeforeUnscale(BaseFault):
     family = "precision"
     checks = "gradients are unscaled before they are clipped"
     trial = Trial("the limit multiplied by the scale of the loss", changes.limit_times_scale)
+
+    def seen(self, look: Look) -> str:
+        return (
+            _seen.of(look, Scaling, "call of a GradScaler", "calls of a GradScaler")
+            + ", "
+            + _seen.of(look, Clipped, "clipping of gradients", "clippings of gradients")
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not any(s.action == "step" for s in look.of(Scaling)) or not look.of(Clipped):

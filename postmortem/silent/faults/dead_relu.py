@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from postmortem.silent import changes
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._initials import CONSTANT, SPREAD, set_at
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
-from postmortem.silent.weight_facts import Activated, Updated, Written
+from postmortem.silent.weight_facts import Activated, Rewritten, Updated, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,8 @@ class DeadRelu(BaseFault):
     program; a layer that dies later is not seen. If this is so from the first step, the initialisation of the layer is
     blamed. If it starts later, the line is that of the optimizer, as steps that are too large are the usual reason; a
     jump of the layer's weights that is far above the measured updates is reported as well, because a single step or the
-    program itself may have made it.
+    program itself may have made it; where each step was looked at, it is known which, and the line of a change outside
+    of `optimizer.step()` is the one at fault.
 
     Not blamed: units that are dead in some batches only (sparse features); layers with less than 90 % of dead units; a
     ReLU of the loss itself (a hinge) that is 0 only in the last measured steps.
@@ -54,6 +55,11 @@ class DeadRelu(BaseFault):
     checks = "ReLU units are active"
     trial = Trial("a leaky ReLU in the place of each ReLU", changes.leaky)
 
+    def seen(self, look: Look) -> str:
+        relus = [a for a in look.of(Activated) if a.function == "relu"]
+        looks = _seen.some(relus, "ReLU", "looks at a ReLU")
+        return f"{looks}, at most {max(a.flat for a in relus):.0%} of the units are 0 for all samples"
+
     def blames(self, look: Look) -> Iterator[Blame]:
         layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)
         for one in _relus(look):
@@ -65,11 +71,13 @@ class DeadRelu(BaseFault):
             return
         parameters, seen = min(dead.items(), key=lambda item: (not _from_start(item[1]), item[0]))
         at = set_at(look, _bias_first(look, parameters), CONSTANT | SPREAD) if _from_start(seen) else None
+        written = _written(look, parameters, seen)
+        why = f"; {_rewritten(look, written)}" if written is not None else _jump(look, parameters, seen)
         yield self.blame(
-            at or look.optimizers[look.busiest].stack,
+            at or (written.at if written is not None else None) or look.optimizers[look.busiest].stack,
             f"{seen[-1].flat:.0%} of the {seen[-1].width} ReLU units after {look.name(parameters[0])} are 0 for every "
             f"sample at step {seen[-1].step} ({seen[0].flat:.0%} at step {seen[0].step}){_since(seen)}; "
-            f"{count(len(dead), 'such layer')} in total{_jump(look, parameters, seen)}",
+            f"{count(len(dead), 'such layer')} in total{why}",
             confirm="print (output == 0).all(0).float().mean() of the ReLU for a large batch",
             dead=seen[-1].flat,
             first=seen[0].flat,
@@ -80,10 +88,42 @@ class DeadRelu(BaseFault):
         )
 
 
+class Death(NamedTuple):
+    """Of the units of a layer, which is named by its first parameter: the last measured step at which they were active,
+    and the first from which on they were not. whole: all of them, of a hidden layer. written: what the program itself
+    changed at that step, outside of `optimizer.step()`, and how in words."""
+
+    layer: str
+    module: str
+    alive: int
+    dead: int
+    whole: bool
+    written: Rewritten | None = None
+    how: str = ""
+
+
+def deaths(look: Look) -> list[Death]:
+    """Of all layers that are dead at the end, and were not at first; the one that ran first comes first."""
+    layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)
+    for one in _relus(look):
+        layers[one.parameters].append(one)
+    found = []
+    for parameters, seen in sorted(layers.items()):
+        between = _between(seen)
+        if between is not None:
+            after = [one for one in seen if one.step >= between[1]]
+            whole = all(one.hidden and one.flat >= _ALL for one in after)
+            written, owner = _written(look, parameters, seen), look.owners.get(parameters[0])
+            how = _rewritten(look, written) if written is not None else ""
+            name, module = look.name(parameters[0]), owner.name if owner is not None else ""
+            found.append(Death(name, module, *between, whole, written, how))
+    return found
+
+
 def death(look: Look, layer: str) -> tuple[int, int] | None:
-    """Of a layer, named by its first parameter: the last measured step at which it was not dead, and the first from
-    which on it was. None where it was dead from the start, or is not at the end."""
-    return _between([one for one in _relus(look) if look.name(one.parameters[0]) == layer])
+    """The steps of the death of a layer, as `Death` has them; None where it was dead from the start, or is not at the
+    end."""
+    return next(((each.alive, each.dead) for each in deaths(look) if each.layer == layer), None)
 
 
 def _between(seen: list[Activated]) -> tuple[int, int] | None:
@@ -145,3 +185,25 @@ def _jump(look: Look, parameters: tuple[int, ...], seen: list[Activated]) -> str
                 "writes to it"
             )
     return ""
+
+
+def _written(look: Look, parameters: tuple[int, ...], seen: list[Activated]) -> Rewritten | None:
+    """What the program itself changed when the layer died, if that is far more than what the optimizer changes."""
+    between = _between(seen)
+    if between is None:
+        return None
+    for fact in look.of(Rewritten):
+        if fact.parameter in parameters and between[0] < fact.step <= between[1]:
+            key = str(fact.parameter)
+            updates = [u.changes[key] for u in look.of(Updated) if u.step < fact.step and key in u.changes]
+            if fact.change > _JUMP * max(updates, default=0.0):
+                return fact
+    return None
+
+
+def _rewritten(look: Look, written: Rewritten) -> str:
+    where = f" (line {written.at.line})" if written.at is not None else ""
+    return (
+        f"before it, the program itself changes {look.name(written.parameter)} outside of optimizer.step(){where}: its "
+        f"norm goes from {written.before:.3g} to {written.after:.3g}"
+    )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.faults._losses import lines, mostly
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial, losses_get
@@ -44,6 +44,9 @@ class DoubleSigmoid(BaseFault):
     family = "loss-output"
     checks = "binary cross entropy gets logits or probabilities, as it expects"
     trial = Trial(f"logits given to {_OF_LOGITS}", losses_get(_logits, _OF_LOGITS))
+
+    def seen(self, look: Look) -> str:
+        return _seen.losses(look, _OF_LOGITS, "binary_cross_entropy")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for losses in lines(look, _OF_LOGITS, "binary_cross_entropy"):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
 from postmortem.silent.facts import Backward, Dropped, ModeMatters, ModuleRan
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._modes import trained_roots
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
@@ -43,6 +43,9 @@ class DropoutTooHigh(BaseFault):
     family = "train-eval-mode"
     checks = "dropout leaves enough of the signal"
     trial = Trial("no dropout", changes.without_dropout)
+
+    def seen(self, look: Look) -> str:
+        return _seen.some([m for m in look.of(ModeMatters) if m.dropout] + look.of(Dropped), "dropout", "dropouts")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         losses = [b.loss for b in look.of(Backward) if b.loss is not None]

@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import source
 from postmortem.silent.weight_facts import Copied
@@ -43,6 +43,9 @@ class EmaNeverUpdated(BaseFault):
     name = "ema-never-updated"
     family = "weights"
     checks = "averages of the weights are updated"
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, Copied, "parameter that is a copy of another one", "parameters that are copies of others")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         groups: dict[Stack, list[Copied]] = defaultdict(list)

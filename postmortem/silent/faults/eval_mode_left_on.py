@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
 from postmortem.silent.facts import Backward, EvalCalled, Forward
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._modes import said, sensitive, trained_roots
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
@@ -41,6 +41,15 @@ class EvalModeLeftOn(BaseFault):
     family = "train-eval-mode"
     checks = "the model trains in training mode"
     trial = Trial("training mode in each pass with gradients", changes.in_training_mode)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(
+            look,
+            Forward,
+            "forward pass with gradients",
+            "forward passes with gradients",
+            lambda f: f.grad and f.parameters,
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.stepped or len(cycles := list(look.cycles(look.busiest))) < _STEPS:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.silent import changes
 from postmortem.silent.facts import Gradients
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.source import called, source
 from postmortem.silent.trials import Trial
@@ -44,6 +44,9 @@ class FrozenParametersInOptimizer(BaseFault):
     family = "gradient-flow"
     checks = "the optimizers hold parameters that can be trained"
     trial = Trial("the parameters of optimizers require gradients", changes.thawed)
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(list(look.held), "parameter in an optimizer", "parameters in optimizers")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.of(Gradients):

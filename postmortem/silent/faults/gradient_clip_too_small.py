@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import ast
+from math import isclose
 from statistics import median
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._updates import losses, ratio, rising, updates
 from postmortem.silent.faults._words import count
+from postmortem.silent.source import source
 from postmortem.silent.trials import Trial, without_clipping
 from postmortem.silent.weight_facts import Clipped
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.blame import Blame
+    from postmortem.silent.facts import Place
     from postmortem.silent.look import Look
 
 _STEPS = 10
@@ -44,6 +48,9 @@ class GradientClipTooSmall(BaseFault):
     checks = "clipping leaves gradients that still change the weights"
     trial = Trial("no clipping", without_clipping)
 
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, Clipped, "clipping of gradients", "clippings of gradients")
+
     def blames(self, look: Look) -> Iterator[Blame]:
         clips = [c for c in look.of(Clipped) if c.scale == 1]
         if not look.of(Clipped):
@@ -61,7 +68,7 @@ class GradientClipTooSmall(BaseFault):
             f"gradients of norm {median(c.norm for c in cut):.3g} (median) " if cut[0].by == "norm" else "gradients "
         )
         yield self.blame(
-            cut[0].at,
+            set_at(cut[0].at, cut[0].limit),
             f"{norms}were clipped to {cut[0].limit:.3g} in {len(cut)} of {count(len(clips), 'step')}; the updates are "
             f"{median(sizes):.2g} of the weights (median)",
             confirm="print what clip_grad_norm_ returns, and compare a run without clipping",
@@ -70,3 +77,25 @@ class GradientClipTooSmall(BaseFault):
             steps=len(clips),
             update=median(sizes),
         )
+
+
+def set_at(at: Place | None, limit: float) -> Place | None:
+    """Where a library that clips was given the limit; else the line that was running."""
+    if at is None:
+        return None
+    read = source(at.file)
+    statement = read.statement_at(at.line)
+    if read.tree is None or statement is None or _clips(ast.unparse(statement)):
+        return at
+    for node in ast.walk(read.tree):
+        if not isinstance(node, ast.keyword | ast.Assign) or not isinstance(node.value, ast.Constant):
+            continue
+        names = [node.arg or ""] if isinstance(node, ast.keyword) else [ast.unparse(target) for target in node.targets]
+        value = node.value.value
+        if isinstance(value, int | float) and isclose(value, limit, rel_tol=1e-5) and any(map(_clips, names)):
+            return at._replace(line=node.value.lineno)
+    return at
+
+
+def _clips(text: str) -> bool:
+    return any(word in text for word in ("clip", "grad_norm", "max_norm"))

@@ -5,7 +5,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.facts import ModuleRan
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._cuts import CUTS, cut_of_output, cuts
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.source import called, place_of, source
@@ -41,6 +41,11 @@ class GraphDetached(BaseFault):
     family = "gradient-flow"
     because_of = ("optimizer-stale-parameters",)
     checks = "the backward pass reaches the modules that are trained"
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(
+            list(look.reached), "parameter that a backward pass reaches", "parameters that a backward pass reaches"
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.stepped:

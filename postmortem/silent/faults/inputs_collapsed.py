@@ -4,7 +4,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from postmortem.silent.facts import Backward, InputSeen, LossComputed, Place
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._flow import names_behind, stored, values
 from postmortem.silent.faults._inputs import training_inputs
 from postmortem.silent.faults._words import count
@@ -58,6 +58,9 @@ class InputsCollapsed(BaseFault):
     name = "inputs-collapsed"
     family = "data"
     checks = "the inputs differ between samples"
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, InputSeen, "input of a model", "inputs of a model")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
 from postmortem.silent.facts import Backward
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._inputs import training_inputs
 from postmortem.silent.faults._losses import constant_prediction, no_prediction, plain
 from postmortem.silent.trials import Trial
@@ -52,6 +52,9 @@ class InputsNotNormalised(BaseFault):
     family = "data"
     checks = "the columns of the inputs have similar scales"
     trial = Trial("the inputs standardised by the first batch", changes.standardised)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, LayerInput, "input of a first layer", "inputs of a first layer")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

@@ -39,6 +39,9 @@ class LabelsMisaligned(BaseFault):
     family = "data"
     checks = "the training loss falls below that of a constant prediction"
 
+    def seen(self, look: Look) -> str:
+        return _compared(look)
+
     def blames(self, look: Look) -> Iterator[Blame]:
         compared = against_constant(look)
         if compared is None:
@@ -59,6 +62,11 @@ class LabelsMisaligned(BaseFault):
             loss=compared.early,
             labels_alone=compared.alone,
         )
+
+
+def _compared(look: Look) -> str:
+    found = against_constant(look)
+    return f"{found.early:.3g} early and {found.late:.3g} at the end, {found.alone:.3g} alone" if found else ""
 
 
 def _together(look: Look) -> tuple[Place | None, str] | None:

@@ -5,7 +5,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.facts import Place
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.source import Source, source
 from postmortem.silent.weight_facts import TargetsMatched
 
@@ -38,6 +38,14 @@ class LabelsShiftedTwice(BaseFault):
     name = "labels-shifted-twice"
     family = "sequence"
     checks = "targets are not shifted twice"
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(
+            look,
+            TargetsMatched,
+            "loss whose targets are tokens of the input",
+            "losses whose targets are tokens of the input",
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         seen = look.of(TargetsMatched)

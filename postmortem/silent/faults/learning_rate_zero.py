@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._updates import ratio, rising, updates
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
@@ -48,6 +48,9 @@ class LearningRateZero(BaseFault):
     family = "optimizer-config"
     checks = "the learning rate is not 0"
     trial = Trial("a learning rate of 0.001 where it is 0", changes.with_a_rate)
+
+    def seen(self, look: Look) -> str:
+        return "rates of " + _seen.between(rate for o in look.stepped for _, rate in look.rates(o))
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

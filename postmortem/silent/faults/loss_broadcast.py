@@ -3,7 +3,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.faults._losses import line_of, lines, mostly
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial, losses_get
@@ -46,6 +46,9 @@ class LossBroadcast(BaseFault):
     family = "loss-output"
     checks = "prediction and target have the same shape"
     trial = Trial("the target in the shape of the prediction", losses_get(_paired, *_FUNCTIONS))
+
+    def seen(self, look: Look) -> str:
+        return _seen.losses(look, *_FUNCTIONS, "difference")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for losses in lines(look, *_FUNCTIONS, "difference", values=False):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
 from postmortem.silent.facts import Backward
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
 from postmortem.silent.weight_facts import Scaling
@@ -37,6 +37,9 @@ class LossNotScaled(BaseFault):
     family = "precision"
     checks = "a GradScaler steps on gradients of scaled losses"
     trial = Trial("steps with the gradients as they are, not divided by the scale", changes.without_scale)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, Scaling, "call of a GradScaler", "calls of a GradScaler")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         stepping = [s for s in look.of(Scaling) if s.action == "step" and s.scale > 1]

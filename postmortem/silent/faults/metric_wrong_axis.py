@@ -4,7 +4,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from postmortem.silent.facts import LossComputed, PickCompared, Picked
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class MetricWrongAxis(BaseFault):
     name = "metric-wrong-axis"
     family = "evaluation"
     checks = "predictions compared with labels were taken over the classes"
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, PickCompared, "comparison of predicted classes", "comparisons of predicted classes")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         compared = {c.picked: c for c in look.of(PickCompared)}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.faults._losses import ending, lines, mostly
 from postmortem.silent.faults._words import count
 
@@ -35,6 +35,9 @@ class NllWithoutLog(BaseFault):
     name = "nll-without-log"
     family = "loss-output"
     checks = "nll_loss and kl_div get log-probabilities"
+
+    def seen(self, look: Look) -> str:
+        return _seen.losses(look, "nll_loss", "kl_div")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for losses in lines(look, "nll_loss", "kl_div"):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.trials import Trial
 
@@ -33,6 +33,9 @@ class OptimizerStaleParameters(BaseFault):
     checks = "the optimizer holds the parameters that the model uses"
     trial = Trial("parameters that no optimizer holds given to the optimizer", changes.completed)
 
+    def seen(self, look: Look) -> str:
+        return _seen.some(list(look.held), "parameter in an optimizer", "parameters in optimizers")
+
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.stepped:
             raise NotChecked("no step of an optimizer was seen")
@@ -40,8 +43,10 @@ class OptimizerStaleParameters(BaseFault):
         like = {look.parameters[p].shape for p in unheld}
         for optimizer in look.stepped:
             idle = [p for p in look.held_by(optimizer) if p not in look.reached]
-            # the module of one may have run before it was replaced, as to see whether shapes fit
-            stale = [p for p in idle if p not in look.owners or look.parameters[p].shape in like]
+            # the module of one may have run before it was replaced, as to see whether shapes fit; one that is frozen is
+            # not in the place of another
+            ran = [p for p in idle if look.parameters[p].shape in like and p not in look.frozen]
+            stale = [p for p in idle if p not in look.owners or p in ran]
             shapes = {look.parameters[p].shape for p in stale}
             instead = [p for p in unheld if look.parameters[p].shape in shapes] or unheld
             if not stale or not instead:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.silent import changes
 from postmortem.silent.facts import Forward, InputSeen, ModuleRan, Place
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.source import Source, called, source
 from postmortem.silent.trials import Trial
@@ -44,6 +44,9 @@ class ParametersMissingFromOptimizer(BaseFault):
     checks = "every parameter that gets a gradient is in an optimizer"
     because_of = ("unregistered-submodules", "optimizer-stale-parameters", "frozen-parameters-in-optimizer")
     trial = Trial("the missing parameters given to the optimizer", changes.completed)
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(list(look.held), "parameter in an optimizer", "parameters in optimizers")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.optimizers:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.silent import model_changes
 from postmortem.silent.facts import Place
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.faults._words import few
 from postmortem.silent.source import source
 from postmortem.silent.trials import Trial
@@ -41,6 +41,15 @@ class PositionIdsConstant(BaseFault):
     family = "sequence"
     checks = "models with positions distinguish the order of tokens"
     trial = Trial("positions 0, 1, 2, ... in the place of one for all", model_changes.counted)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(
+            look,
+            Probed,
+            "model of token sequences with positions",
+            "looks at the positions of a model of token sequences",
+            lambda p: p.question == "order",
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         probed = [p for p in look.of(Probed) if p.question == "order" and p.positions]

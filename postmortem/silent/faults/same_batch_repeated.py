@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.silent import data_changes
 from postmortem.silent.facts import Drawn, InputSeen, Seeded
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._inputs import assigned_above, chosen_at, loaders, read_at, training_inputs
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import source
@@ -49,6 +49,12 @@ class SameBatchRepeated(BaseFault):
     checks = "the batches differ"
     because_of = ("inputs-collapsed",)
     trial = Trial("the next batch of the loader each time", data_changes.going_on, by="fault")
+
+    def seen(self, look: Look) -> str:
+        return (
+            _seen.of(look, InputSeen, "input of a model", "inputs of a model", lambda i: i.training and i.grad)
+            + f", {len({i.digest for i in look.of(InputSeen) if i.training and i.grad})} different"
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False

@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from postmortem.silent import model_changes
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._initials import SPREAD, set_at
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
@@ -49,6 +49,15 @@ class SaturatedActivations(BaseFault):
     because_of = ("inputs-not-normalised",)
     checks = "hidden tanh and sigmoid layers are not saturated"
     trial = Trial("initial weights as torch makes them", model_changes.usual_initials)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(
+            look,
+            Activated,
+            "tanh or sigmoid",
+            "looks at a tanh or sigmoid",
+            lambda a: a.function in ("tanh", "sigmoid"),
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         layers = _layers(look)

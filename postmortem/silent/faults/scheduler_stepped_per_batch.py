@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.silent import changes
 from postmortem.silent.facts import Place
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._words import count
 from postmortem.silent.source import called, source
 from postmortem.silent.trials import Trial
@@ -48,6 +48,9 @@ class SchedulerSteppedPerBatch(BaseFault):
     checks = "the learning rate does not collapse early"
     because_of = ("learning-rate-zero",)
     trial = Trial("the learning rate that the schedule begins with", changes.without_schedule)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, SchedulerMade, "scheduler of the learning rate", "schedulers of the learning rate")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if look.steps < _STEPS:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.faults._losses import ending, lines, mostly
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial, losses_get
@@ -45,6 +45,9 @@ class SoftmaxBeforeCrossEntropy(BaseFault):
     family = "loss-output"
     checks = "cross entropy gets logits"
     trial = Trial("logits given to cross_entropy", losses_get(_logits, "cross_entropy"))
+
+    def seen(self, look: Look) -> str:
+        return _seen.losses(look, "cross_entropy", "nll_loss")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for losses in lines(look, "cross_entropy", "nll_loss"):

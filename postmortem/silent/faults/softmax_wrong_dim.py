@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
 from postmortem.silent.facts import LossComputed, Normalised
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._losses import SEEN, ending, lines, mostly
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
@@ -45,6 +45,9 @@ class SoftmaxWrongDim(BaseFault):
     checks = "a softmax runs over the classes, not over the batch"
     because_of = ("softmax-before-cross-entropy",)
     trial = Trial("a softmax over the last dimension, not the first", changes.softmax_over_last)
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(look.of(Normalised) + look.of(LossComputed), "softmax or loss", "calls of a softmax or loss")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         found = list(self._at_the_loss(look))

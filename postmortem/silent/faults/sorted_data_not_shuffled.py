@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.silent import data_changes
 from postmortem.silent.facts import InputSeen, LossComputed
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._inputs import loaders, training_inputs
 from postmortem.silent.trials import Trial
 
@@ -46,6 +46,9 @@ class SortedDataNotShuffled(BaseFault):
     family = "data"
     checks = "the classes are mixed in each batch"
     trial = Trial("batches of the loader shuffled", data_changes.shuffled)
+
+    def seen(self, look: Look) -> str:
+        return _seen.of(look, LossComputed, "loss of classes", "losses of classes", lambda x: x.labels)
 
     def blames(self, look: Look) -> Iterator[Blame]:
         steps: dict[int, Counter[str]] = defaultdict(Counter)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._initials import CONSTANT, set_at
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.trials import Trial
@@ -51,6 +51,13 @@ class SymmetricInitialisation(BaseFault):
     )
     checks = "the units of each layer differ"
     trial = Trial("random values for the equal rows", changes.apart)
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(
+            list({p for r in look.of(Rows) for p in r.apart}),
+            "weight whose units were compared",
+            "weights whose units were compared",
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         seen = [r for r in look.of(Rows) if r.step <= _LAST]

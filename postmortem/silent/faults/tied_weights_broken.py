@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.weight_facts import Untied
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ class TiedWeightsBroken(BaseFault):
     name = "tied-weights-broken"
     family = "weights"
     checks = "tied weights are one parameter"
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(
+            look.of(Untied)
+            + [p for p, n in Counter(p for m in look.modules.values() for p in m.parameters.values()).items() if n > 1],
+            "parameter that two modules share",
+            "parameters that two modules share",
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.stepped:

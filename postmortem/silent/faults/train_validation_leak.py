@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from postmortem.silent.facts import LossComputed, Overlap, Place
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._inputs import training_inputs
 from postmortem.silent.faults._modes import trained_roots
 from postmortem.silent.source import called, source
@@ -56,6 +56,9 @@ class TrainValidationLeak(BaseFault):
     name = "train-validation-leak"
     family = "evaluation"
     checks = "evaluated samples were not trained on"
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(range(sum(o.samples for o in look.of(Overlap))), "evaluated sample", "evaluated samples")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         roots, judged = trained_roots(look), False

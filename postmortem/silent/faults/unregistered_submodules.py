@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.silent import changes
 from postmortem.silent.facts import ModuleRan
-from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults import BaseFault, _seen, fault
 from postmortem.silent.faults._words import count, few
 from postmortem.silent.trials import Trial
 
@@ -38,6 +38,9 @@ class UnregisteredSubmodules(BaseFault):
     family = "gradient-flow"
     checks = "every module that runs in a model is registered in it"
     trial = Trial("the parameters given to the optimizer", changes.completed)
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(list(look.modules), "module", "modules")
 
     def blames(self, look: Look) -> Iterator[Blame]:
         evaluating = {ran.module for ran in look.of(ModuleRan) if not ran.training}

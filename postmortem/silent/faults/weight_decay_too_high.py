@@ -3,7 +3,7 @@ from __future__ import annotations
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
-from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
 from postmortem.silent.faults._updates import SCALE_FREE, losses
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial, at_steps
@@ -48,6 +48,13 @@ class WeightDecayTooHigh(BaseFault):
     family = "optimizer-config"
     checks = "weight decay does not shrink the weights to nothing"
     trial = Trial("weight_decay=0", at_steps(_no_decay))
+
+    def seen(self, look: Look) -> str:
+        return _seen.some(
+            [g for o in look.optimizers.values() for g in o.groups if g.get("weight_decay", 0) > 0],
+            "parameter group with weight decay",
+            "parameter groups with weight decay",
+        )
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if look.steps < _STEPS:

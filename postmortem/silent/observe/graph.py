@@ -53,7 +53,23 @@ def bounds(node: Any) -> tuple[float, float] | None:
             float(low) if isinstance(low, (int, float)) else -math.inf,
             float(high) if isinstance(high, (int, float)) else math.inf,
         )
-    return _BOUNDS.get(name)
+    return _scaled(node) if name == "Mul" else _BOUNDS.get(name)
+
+
+def _scaled(node: Any) -> tuple[float, float] | None:
+    """The bounds of a product with one number, as of `2 * torch.tanh(x)`."""
+    saved = [getattr(node, each, None) for each in ("_saved_self", "_saved_other")]
+    numbers = [each for each in saved if each is not None]
+    given = [n for n, _ in node.next_functions if n is not None]
+    if len(numbers) != 1 or numbers[0].numel() != 1 or len(given) != 1:
+        return None
+    inner = next(iter(nodes_behind(given[0], 1)), None)
+    limits = bounds(inner) if inner is not None and name_of(inner) != "Mul" else None
+    factor = float(numbers[0])
+    if limits is None or not factor:
+        return None
+    low, high = sorted(factor * each for each in limits)
+    return low, high
 
 
 def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:

@@ -71,6 +71,11 @@ class Recorder:
         if time.monotonic() - self._flushed > _FLUSH and self.steps:
             self._flush()
 
+    @property
+    def closely(self) -> bool:
+        """This is one of the few steps of a rerun for which the whole look is made."""
+        return self._closely is not None and self.sampled
+
     def clock(self) -> float:
         """Seconds that the program itself worked: it stands still while watchers do."""
         return (self._since or time.perf_counter()) - self._spent

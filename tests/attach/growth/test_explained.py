@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from postmortem.attach.growth.course import Seen, course_of
 from postmortem.attach.growth.explained import Suspects
 from postmortem.replay.culprit.calm import apart_from
 from postmortem.replay.roll.sought import Sought
+from postmortem.silent.facts import Place
+from postmortem.silent.faults.dead_relu import Death
+from postmortem.silent.weight_facts import Rewritten
 
 CALM = [1.0 + 0.02 * (i % 5) for i in range(100)]
 GROWN = [*CALM[:60], *(1.1 * 1.2**i for i in range(40))]
@@ -29,8 +35,12 @@ def seen(losses: list[float], gains: dict[str, list[float]] | None = None) -> Se
 class Answers:
     """Runs by the change that they are asked for."""
 
-    def __init__(self, **values: list[float]) -> None:
-        self._values = values
+    def __init__(self, died: Death | None = None, **values: list[float]) -> None:
+        self._values, self._died = values, died
+
+    def death(self, tick: int) -> Death | None:
+        """Of a hidden layer, where each step was looked at."""
+        return self._died if self._died is not None and self._died.dead <= tick else None
 
     def run(self, change: dict, ticks: int) -> Seen | None:
         """The run with the change."""
@@ -43,12 +53,43 @@ class Answers:
 def named():
     """named(base, **runs) -> (the culprit, the trail)."""
 
-    def suspects(base: Seen, kind: str = "growth", step: int = 70, **runs: list[float]):
+    def suspects(base: Seen, kind: str = "growth", step: int = 70, **runs: Any):
         course = course_of(base, Sought(name="divergence", kind=kind, step=step))
         how: list[str] = []
         return Suspects(Answers(**runs), base, course, how).named()[0], how
 
     return suspects
+
+
+KILLED = [*CALM[:60], *(6.0 + 0.02 * (i % 5) for i in range(40))]
+SILENT = {"1": [0.6] * 60 + [0.0] * 40, "2": [0.5] * 60 + [math.nan] * 40}
+"""Gains of a ReLU, and of the layer after it, which gets zeros."""
+
+
+def test_units_that_the_program_itself_kills(named) -> None:
+    """They explain a jump that stays, whatever gain has changed before; the line is that of the change."""
+    written = Rewritten(1, 60, 0.6, 400.0, 400.0, Place("train.py", 10))
+    died = Death("0.bias", "0", 59, 60, True, written, "its norm goes from 0.6 to 400")
+    found, _ = named(seen(KILLED, SILENT), died=died, hold=CALM)
+    assert (found.cause, found.phase, found.module) == ("dead-relu", "parameters", "0")
+    assert (found.line, found.tensor["since"], found.established) == (10, 60, "cured")
+    assert found.tensor["death"].startswith("all units of the ReLU after 0.bias are 0 for every sample from step 60 on")
+
+
+def test_units_that_a_risen_learning_rate_kills(named) -> None:
+    """They are named, with the rate that did it."""
+    base = seen(KILLED, SILENT)
+    base.rates |= {s: [6.0] for s in range(59, 60)}
+    found, _ = named(base, died=Death("0.bias", "0", 59, 60, True), rate=CALM, clip=CALM)
+    assert (found.cause, found.phase, found.module) == ("dead-relu", "optimizer", "0")
+    assert found.tensor["learning_rate"].startswith("the learning rate goes from 0.1 to 6 at step 59, and all units")
+
+
+def test_units_that_die_after_the_jump_explain_nothing(named) -> None:
+    """An explosion may kill them as well."""
+    gains = {"1": [0.6] * 65 + [0.0] * 35}
+    found, _ = named(seen(KILLED, gains), died=Death("0.bias", "0", 64, 65, True), all=KILLED)
+    assert found.cause == "bad-input"
 
 
 def test_the_data(named) -> None:

@@ -303,6 +303,31 @@ def test_an_epoch_and_a_counter_with_a_colon(tmp_path: Path) -> None:
     assert run.series("loss G").index.tolist() == [100, 200, 300, 400, 500, 600, 700, 800, 900]
 
 
+@pytest.mark.parametrize("style", ["E{0:3}/500 | Loss:{1:.3f}", "it{0:3}/500: loss={1:.3f}", "[step{0}] loss: {1:.3f}"])
+def test_a_counter_without_a_blank_before_its_number(tmp_path: Path, style: str) -> None:
+    """``E 99/500`` is followed by ``E100/500`` where the number is printed with a width."""
+    run = _run(tmp_path, [style.format(n, 5 / n) for n in range(95, 130)])
+    assert run.frame.step.tolist() == list(range(95, 130))
+
+
+def test_the_code_of_an_error_is_no_epoch(tmp_path: Path) -> None:
+    rows = [f"E{n} duplicate key: retried, train loss was {5 / n:.3f}" for n in (11000, 11001)]
+    assert 11000 not in set(_run(tmp_path, [*rows, *(f"epoch {e} loss {2 / e:.3f}" for e in range(1, 9))]).frame.step)
+
+
+def test_the_label_of_a_row_names_its_data(tmp_path: Path) -> None:
+    """``[A-Val(Test)]`` is no sentence, and its words tell a validation loss."""
+    rows = []
+    for e in range(1, 13):
+        rows.append(f"2026-05-12 12:21:02,065 - INFO - [Train] Epoch {e:03d}: loss = {2 / e:.4f}")
+        rows.append(f"2026-05-12 12:21:12,170 - INFO - [A-Val(Test)] Epoch {e:03d} (Deterministic): loss = {3 / e:.4f}")
+    run = _run(tmp_path, rows)
+    assert {tag: (run.roles[tag], len(run.series(tag))) for tag in run.roles} == {
+        "loss": ("loss", 12),
+        "Val loss": ("val_loss", 12),
+    }
+
+
 @pytest.mark.parametrize(
     ("form", "tag", "last"),
     [

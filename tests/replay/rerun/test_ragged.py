@@ -12,6 +12,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from postmortem import TrainStep, localize
+from postmortem.replay.culprit.group_testing import find_samples
 from postmortem.replay.rerun.ragged import ragged
 from postmortem.replay.rerun.samples import Samples
 
@@ -42,6 +43,60 @@ def test_samples_are_taken(form: str, kind: type) -> None:
     assert torch.equal(where, TAKEN[form])
     assert labels.tolist() == [12, 11, 11]
     assert next(iter(samples.guesses((9, 4), {0: [4, 8], 1: [0]}))) == [1, 2]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_samples_are_replaced_at_their_length(form: str) -> None:
+    """Where the program writes into memory of its own, the number of rows cannot change."""
+    batch = FORMS[form]
+    samples = Samples(TrainStep(None, None, None), batch)
+    taken = samples.replace([0, 2], 1, keep_lengths=True)(batch)
+    values, where, labels = taken.values()
+    assert values.tolist() == [4, 5, 4, 4, 5, 4, 5, 4, 5]
+    assert torch.equal(where, list(batch.values())[1])
+    assert labels.tolist() == [11, 11, 11]
+
+
+def test_a_sample_whose_number_of_rows_cannot_change() -> None:
+    """It is confirmed with rows of another one, as many as it has."""
+    values = VALUES.clone()
+    values[4] = torch.inf
+    batch = {**FORMS["offsets"], "values": values}
+    samples = Samples(TrainStep(None, None, None), batch)
+
+    def fails(make) -> bool | None:
+        changed = make(samples)(batch)["values"]
+        return None if changed.shape != values.shape else bool(changed.isinf().any())
+
+    found, trail = find_samples(3, [[1]], fails)
+    assert found == [1]
+    assert "with a healthy sample instead, the step does not fail" in trail
+
+
+@pytest.mark.parametrize("how", ["before the step", "by a constant"])
+def test_weights_of_a_bag(how: str) -> None:
+    """An infinity among them is no mask: they are named, not the layer that makes NaN of it, and the sample by the
+    offsets."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({"bag": torch.nn.EmbeddingBag(50, 8, mode="sum"), "head": torch.nn.Linear(8, 1)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    lengths = torch.tensor([2, 5, 3, 4, 1, 3])
+    ids, offsets = torch.randint(0, 49, (18,)), torch.cat([torch.tensor([0]), lengths.cumsum(0)[:-1]])
+    weights, goal = torch.rand(18), torch.randn(6)
+    ids[11] = 49
+    if how == "before the step":
+        weights[11] = torch.inf
+
+    def step(model, batch):
+        ids, offsets, goal = batch
+        mine = torch.where(ids == 49, torch.inf, weights) if how == "by a constant" else weights
+        return (model["head"](model["bag"](ids, offsets, per_sample_weights=mine)).squeeze(1) - goal).square().mean()
+
+    found = localize(TrainStep(model, optimizer, step, (ids, offsets, goal)))
+    assert found.samples == (3,)
+    assert ("where(" in found.code) == (how == "by a constant")
+    assert "per_sample_weights" in found.code or how == "by a constant"
+    assert found.cause == ("forward-op" if how == "by a constant" else "bad-input")
 
 
 def test_words_of_queries_and_of_documents() -> None:

@@ -50,6 +50,6 @@ def a_limit_for_scaled_gradients() -> str:
     return loop(limit="0.5 * scaler.get_scale()")
 
 
-@quiet(ClipBeforeUnscale)
+@quiet(ClipBeforeUnscale, status="not checked")
 def a_disabled_scaler() -> str:
     return loop(enabled=False)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from postmortem.silent.faults.gradient_clip_too_small import GradientClipTooSmall
+from pathlib import Path
+
+from postmortem.silent.facts import Place
+from postmortem.silent.faults.gradient_clip_too_small import GradientClipTooSmall, set_at
 from tests.silent.faults.cases import blamed, quiet
 
 LOOP = """
@@ -51,3 +54,15 @@ def a_tiny_norm_with_adam() -> str:
 def a_small_norm_with_a_large_rate() -> str:
     """Normalised gradients: all are cut, and the rate makes up for it."""
     return loop("nn.utils.clip_grad_norm_(model.parameters(), 0.01)", "SGD(model.parameters(), lr=5.0)")
+
+
+def test_the_line_of_a_limit_that_a_library_applies(tmp_path: Path) -> None:
+    """Where it is given, if that is known: the line that was running is that of the whole training."""
+    source = "trainer = Trainer(\n    steps=4,\n    gradient_clip_val={value},\n)\ntrainer.fit(model)\n"
+    for name, value, line in (("one", "1e-05", 3), ("other", "0.5", 5), ("unknown", "limit", 5)):
+        file = tmp_path / f"{name}.py"
+        file.write_text(source.format(value=value))
+        assert set_at(Place(str(file), 5), 9.999999747378752e-06) == Place(str(file), line)
+    (tmp_path / "own.py").write_text("clip = 1e-05\nclip_grad_norm_(model.parameters(), clip)\n")
+    at = Place(str(tmp_path / "own.py"), 2)
+    assert set_at(at, 1e-5) == at

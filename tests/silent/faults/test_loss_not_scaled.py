@@ -44,6 +44,6 @@ def a_penalty_is_added_to_the_scaled_loss() -> str:
     )
 
 
-@quiet(LossNotScaled)
+@quiet(LossNotScaled, status="not checked")
 def disabled() -> str:
     return loop("scaler.scale(loss)", "loss.backward()", enabled=False)

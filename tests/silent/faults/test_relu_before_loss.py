@@ -54,6 +54,16 @@ def logits_that_are_not_negative() -> str:
     return loop("nn.ReLU()", "(x[:, :1] > 0).float()", loss)
 
 
+@blamed(ReluBeforeLoss, at="loss = ")
+def targets_beyond_a_scaled_tanh() -> str:
+    return loop("nn.Tanh()", "x[:, :1] * 8", "F.mse_loss(2 * pred, y[part])")
+
+
+@quiet(ReluBeforeLoss)
+def targets_that_a_scaled_tanh_reaches() -> str:
+    return loop("nn.Tanh()", "x[:, :1].clamp(-2, 2)", "F.mse_loss(pred * 2.5, y[part])")
+
+
 @quiet(ReluBeforeLoss)
 def targets_that_are_not_negative() -> str:
     """But for the noise of a few."""

@@ -31,7 +31,8 @@ _COMPLETED = re.compile(
             r"\bFinal \w{1,80} score: ",
             r"(?i:\b(?:program|script|experiment|everything|all) (?:is |has |was )?(?:successfully )?"
             r"(?:completed?|finished|done|ended|exited)(?: successfully)?\W*$)",
-            r"(?i:\b(?:program|script|experiment|process) (?:completed|finished|ended|exited) successfully\b)",
+            r"(?i:\b(?:program|script|experiment|process|pipeline|workflows?) (?:completed|finished|ended|exited)"
+            r" successfully\b)",
             r"\bBest ckpt path: ",
             r"(?i:\bmax(?:imum)?(?: number of)?[ _](?:train(?:ing)?[ _])?(?:iter(?:ation)?s?|steps|epochs|updates)"
             r"(?: \W?\d+\W?)?,? (?:is |was |has been |have been )?reached\b)",

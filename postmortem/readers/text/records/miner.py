@@ -51,6 +51,7 @@ from postmortem.readers.text.records.split_words import (
     give_splits,
     inherit_split,
     is_of_another_pass,
+    letters_of_label,
     split_of_row,
 )
 from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, is_of_held_out
@@ -377,6 +378,7 @@ class RowMiner:
             words = WORD_PAIRS.finditer(self.text, self.start)
             self.leftover -= sum(sum(map(str.isalpha, m[0])) for m in words)
         if placed:
+            self.leftover -= letters_of_label(self.text, self.start)
             if 2 * self.covered >= self.leftover:
                 return False
             scores = {role_of(v.tag) for v in self.record.values}.intersection(_SCORES)

@@ -27,6 +27,10 @@ _ORDINAL_HEAD = re.compile(
 _COUNT_HEAD = re.compile(r"\s*+(?i:after) (?P<n>\d{1,12}) (?P<what>(?i:epochs|steps|iterations|updates))\s?(?=[:,]|$)")
 _EPOCH_LABEL = re.compile(r"\s*+\[[Ee]p?(?P<n>\d{1,6})\]\s")
 """``[E3] step 20 loss 1.4``."""
+_GLUED_HEAD = re.compile(
+    r"\s*+\[?(?P<what>(?i:e|ep|epoch|it|iter|iteration|step))(?P<a>\d{1,9})(?:/(?P<b>\d{1,9}))?(?![\w.])\]?"
+)
+"""``E100/500 | Loss: 0.1``, ``iter100: loss 0.3``: a number with as many digits as its place has leaves no blank."""
 _RULED = re.compile(r"\s*+[-=*#~]{3,80}+ ?(?P<n>\d{1,6}) ?[-=*#~]{3,80}+\s*+$")
 """A heading of nothing but a number between two rules: ``-----40------``."""
 _CLOSING = {"<": ">", "(": ")", "": ">"}
@@ -268,9 +272,24 @@ def ordinal_head(record: Record, text: str, start: int) -> int:
     found = _ORDINAL_HEAD.match(text, start) or _COUNT_HEAD.match(text, start) or _EPOCH_LABEL.match(text, start)
     found = found or _RULED.match(text, start)
     if found is None:
-        return start
+        return _glued_head(record, text, start)
     what = found.groupdict().get("what", "epoch")
     place(record, POSITIONS[what.lower()], found["n"], found.span("n"), "")
+    return found.end()
+
+
+def _glued_head(record: Record, text: str, start: int) -> int:
+    """Take ``E100/500`` at the head of a row; returns where it ends, or `start`. One without a total counts only before
+    a metric: ``E1234`` may be the code of an error."""
+    found = _GLUED_HEAD.match(text, start)
+    if found is None or not (found["b"] or _is_scored(text, found.end(), _PRINTED)):
+        return start
+    what = found["what"].lower()
+    where = (_ABBREVIATED[what], Trust.LOCAL) if what in _ABBREVIATED else POSITIONS[what]
+    if found["b"]:
+        place_fraction(record, where, found)
+    else:
+        place(record, where, found["a"], found.span("a"), "")
     return found.end()
 
 

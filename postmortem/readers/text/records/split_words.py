@@ -19,6 +19,8 @@ _ROLES = ("loss", "accuracy", "perplexity", "reward", None)
 
 
 _HEAD = re.compile(r"[\s\[({<*#=>\-|]{0,40}(?P<word>[^\W\d_]+(?:-out)?)(?![^\W_]|[_/.\-]\w)")
+_LABEL = re.compile(r"\s{0,8}\[(?P<words>[^\W\d][^\[\]\d]{0,60})\]")
+"""What the row is about, in brackets at its head: ``[Diff-Val(Test)] Epoch 6: loss = 0.5``."""
 _KEY = re.compile(
     r"(?:^|[\s,{|;(\[])[\"']?(?:mode|split|phase|kind|set|stage|subset|partition|_?type)[\"']?\s?[=:]\s?[\"']?"
     r"(?P<word>[^\W\d_]+(?:-out)?)(?:_(?:epoch|iter|step|batch|set|loop))?(?![\w/.\-])",
@@ -36,10 +38,21 @@ def split_of_row(record: Record, text: str, start: int) -> None:
         record.values = [value._replace(tag=f"best {value.tag.removeprefix('best:')}") for value in record.values]
     if record.split or not record.values or any(SPLITS.intersection(_words(value.tag)) for value in record.values):
         return
+    if label := _LABEL.match(text, start):
+        named = [word for word in re.findall(r"[^\W\d_]+", label["words"]) if word.lower() in SPLITS]
+        if named and all(word.lower() in HELD_OUT for word in named):
+            record.split = named[0]
+            return
     for found in (_HEAD.match(text, start), _KEY.search(text, start)):
         if found is not None and found["word"].lower() in HELD_OUT:
             record.split = found["word"]
             return
+
+
+def letters_of_label(text: str, start: int) -> int:
+    """The letters of the label in brackets at the head of a row, which are part of no sentence."""
+    label = _LABEL.match(text, start)
+    return sum(map(str.isalpha, label["words"])) if label else 0
 
 
 def is_of_another_pass(record: Record) -> bool:

@@ -71,11 +71,11 @@ class Announcements:
         if not any(word in low for word in _WORDS):
             return
         found = _STEPS.search(text)
-        if found is None or ("max: " in found[0] and not found["unit"]):
+        if found is None or ("max: " in found[0].lower() and not found["unit"]):
             found = _SENTENCE.search(text)
         if found is not None:
             self.steps = int(found["n"].replace(",", "")) or None
-        if (found := _EPOCHS.search(text)) and ("max: " not in found[0] or found["unit"]):
+        if (found := _EPOCHS.search(text)) and ("max: " not in found[0].lower() or found["unit"]):
             self.epochs = int(found["n"]) or None
 
 

@@ -10,9 +10,9 @@ from postmortem.core.errors import ReplayError
 from postmortem.core.model import DERIVATIVE
 from postmortem.replay.culprit.confirm import Confirm
 from postmortem.replay.culprit.investigation import code_at, owner
-from postmortem.replay.culprit.sample_hints import SampleHints, are_outliers
+from postmortem.replay.culprit.sample_hints import SampleHints, are_outliers, made_outside
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.trace.operators import canonical
+from postmortem.replay.trace.operators import FRESH, canonical
 from postmortem.replay.trace.tensors import NAN
 
 if TYPE_CHECKING:
@@ -127,6 +127,9 @@ def _of_samples(case: Investigation, phase: Phase, chosen: list[Candidate]) -> d
         if note:
             case.trail.append(f"samples: {note}")
     facts: dict[str, Any] = {"samples": None if samples is None else tuple(samples)}
+    if phase == "forward" and samples and (hit.name in FRESH or made_outside(case, hit)):
+        case.trail.append("they belong to particular samples, and no operation of the step made them: data")
+        facts |= {"phase": "data", "cause": "bad-input", "module": None, "op": None}
     if phase in ("forward", "backward") and not any(t.bits for t in hit.inputs) and are_outliers(samples, case):
         large = "finite values far outside the range of the others; clamped to ±1e4, the step does not fail"
         case.trail.append(f"the samples at fault hold {large}")

@@ -38,11 +38,10 @@ class Updates(Watcher):
             self._rates[number] = rates
             self.recorder.add(Rates(number, self.recorder.steps, rates))
         if self.recorder.sampled:
-            held = [p for group in optimizer.param_groups for p in group["params"] if _plain(p)]
+            held = [p for group in optimizer.param_groups for p in group["params"] if plain(p)]
             self._rows(held)
             self._before[number] = [
-                (p, _some(p).clone(), _some(p.grad) != 0 if p.grad is not None and _plain(p.grad) else None)
-                for p in held
+                (p, some(p).clone(), some(p.grad) != 0 if p.grad is not None and plain(p.grad) else None) for p in held
             ]
 
     def _rows(self, held: list[torch.Tensor]) -> None:
@@ -57,7 +56,7 @@ class Updates(Watcher):
         number, _ = self.recorder.optimizers.of(optimizer)
         weights, changes, kept = {}, {}, {}
         for parameter, before, graded in self._before.pop(number, ()):
-            key, now = str(self.recorder.parameters.number(parameter)), _some(parameter)
+            key, now = str(self.recorder.parameters.number(parameter)), some(parameter)
             if now.shape != before.shape or now.device != before.device:
                 continue
             changed = now.double() - before.double()
@@ -68,11 +67,13 @@ class Updates(Watcher):
             self.recorder.add(Updated(number, self.recorder.steps, weights, changes, kept))
 
 
-def _plain(tensor: torch.Tensor) -> bool:
+def plain(tensor: torch.Tensor) -> bool:
+    """Whether it holds numbers that can be compared."""
     known = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
     return known and tensor.is_floating_point() and tensor.device.type != "meta" and tensor.numel() > 0
 
 
-def _some(tensor: torch.Tensor) -> torch.Tensor:
+def some(tensor: torch.Tensor) -> torch.Tensor:
+    """Elements of all parts of it."""
     flat = tensor.detach().reshape(-1)
     return flat[:: max(1, flat.numel() // _ELEMENTS)]

@@ -40,9 +40,10 @@ def test_a_script_that_ends_does_not_mend_a_crash(scan: Scan, end: str) -> None:
     assert reading.events[0].severity == "error"
 
 
-def test_a_caught_exception_before_the_end_is_a_note(scan: Scan) -> None:
+@pytest.mark.parametrize("end", ["Training finished", "All workflows completed successfully."])
+def test_a_caught_exception_before_the_end_is_a_note(scan: Scan, end: str) -> None:
     """What a function caught and printed did not end the training."""
-    reading = scan(STEPS + CAUGHT + "Training finished\n")
+    reading = scan(STEPS + CAUGHT + end + "\n")
     assert reading.ended == "completed"
     assert reading.events[0].severity == "info"
 

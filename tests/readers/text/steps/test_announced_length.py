@@ -95,6 +95,7 @@ ALIVE: dict[str, str] = {
     + "".join(f"step {i} loss {3 - i / 900}\n" for i in range(0, 200, 20)),
     "a fraction of epochs": "epochs:0.12 total_steps:40\n"
     + "".join(f"step {i} loss {3 - i / 900}\n" for i in range(0, 200, 20)),
+    "lengths of texts": "Min: 112, Max: 1964\n" + "".join(f"step {i} loss {3 - i / 900}\n" for i in range(0, 200, 20)),
     "warm-up": "warmup_epochs=5 lr_decay_steps=100000\n"
     + "".join(f"Epoch {e} loss: {3 - e / 90:.3f}\n" for e in range(1, 4)),
     "more than was announced": "max_train_steps=100\n"
