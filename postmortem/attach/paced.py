@@ -323,6 +323,7 @@ def not_paid(budget: float, copies: Budget) -> str:
     larger = math.ceil(100 * budget * paid / copies.earned) / 100
     other = f"about budget={larger:g} would have paid it by now, and " if budget < larger < _SENSIBLE else ""
     return (
-        f"{begins} the first one, which costs about {copies.expected:.2g} s of CPU time, is not made before the steps "
-        f"have taken {paid:.2g} s, and they had taken {copies.earned:.2g} s; {other}{without}"
+        f"{begins} the first one, which costs about {copies.expected:.2g} s of CPU time, is made once {paid:.2g} s of "
+        f"steps count for it, and {copies.earned:.2g} s did (of steps that are not watched, a quarter counts); "
+        f"{other}{without}"
     )

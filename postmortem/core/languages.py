@@ -78,7 +78,7 @@ HELD_OUT_NAMES = (
 )
 LOSS = (
     r"(?:(?<!daten)(?<!paket)verlust(?:e|wert|funktion)?\b|\bpertes?\b|\bperdidas?\b|\bperdit[ae]\b|\bperdas?\b"
-    r"|\b(?:потер[яиь]\w*|лосс)\b|损失|損失|ロス|손실|로스)"
+    r"|\b(?:потер[яиь]\w*|лосс|ошибка (?:на )?(?:обуч|трен|валид|тест)\w*)\b|损失|損失|ロス|손실|로스)"
 )
 RECORDS = r"beste[nrs]?|kleinste[rs]?|meilleure?s?|mejor|migliore|melhor|лучш\w{2,3}|минимальн\w{2,3}|minim[oa]"
 BEST_LOSS = r"(?:最佳|最优|最優|最小|最低|最良|最고|최저|최소) ?(?:\w+ ?)?(?:损失|損失|ロス|손실)"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 _MOST_ALIKE = 4
+_SHORT = 1024
+"""Cells whose bytes are compared sooner than the array is asked whether all are equal."""
 _MANY = 64
 """Up to this many series of one role in the other sources, each is compared; if there are more (one per layer), only
 those of the same name."""
@@ -52,6 +54,7 @@ def _series(stream: Stream, roles: dict[str, str | None], *, again: bool) -> lis
             step = points.take("step", rows)
         if (again and not restarted) or not len(rows):
             continue
+        first = int(rows[0])
         if (step[1:] < step[:-1]).any():
             by_step = np.argsort(step, kind="stable")
             rows, value = rows[by_step], value[by_step]
@@ -63,7 +66,7 @@ def _series(stream: Stream, roles: dict[str, str | None], *, again: bool) -> lis
         series = Series(tag, roles.get(tag), rank, stream.source, step, value, wall_time, epoch)
         for column in (series.step, series.value, series.wall_time):
             column.flags.writeable = False
-        found.append((int(rows.min()), series))
+        found.append((first, series))
     return [s for _, s in sorted(found, key=lambda f: f[0])]
 
 
@@ -75,13 +78,18 @@ def _once(column: NDArray[Any], known: dict[tuple[float, ...], list[NDArray[Any]
         (
             other
             for other in alike[:_MOST_ALIKE]
-            if other.dtype == column.dtype and (other.view(bits.dtype) == bits).all()
+            if other.dtype == column.dtype and _equal(other.view(bits.dtype), bits)
         ),
         None,
     )
     if same is None:
         alike.append(column)
     return column if same is None else same
+
+
+def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Whether two columns of one length and type are the same."""
+    return a.tobytes() == b.tobytes() if len(a) < _SHORT else bool((a == b).all())
 
 
 def _survives(step: NDArray[np.int64], segment: NDArray[np.int16]) -> NDArray[np.bool_]:

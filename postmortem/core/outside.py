@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 State = tuple[int, ...]
+Place = TypeVar("Place", "str", "Path")
 _LOOKED_AT: ContextVar[dict[str, State] | None] = ContextVar("looked_at", default=None)
 
 
@@ -27,7 +28,7 @@ def state_of(path: str | Path) -> State:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev
 
 
-def looked_at(path: Path) -> Path:
+def looked_at(path: Place) -> Place:
     """`path` itself, which is opened or asked for next: that it may be there is noted where somebody collects."""
     found = _LOOKED_AT.get()
     if found is not None:

@@ -141,7 +141,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
          rf"|{languages.ACCURACY}"),
         ("reward", "what reinforcement learning maximises",
          r"(^|[ /])(rewards?|returns?|ep ?(rew|ret)(ard|urn)?( ?mean)?|episodic return|score|success rate)(?! scale)"
-         rf"($|[ /])|{languages.REWARD}"),
+         rf"($|[ /])|^ep r$|{languages.REWARD}"),
         ("epoch", "the position", rf"^(?!time)(\w+/)?(epochs?|{'|'.join(languages.EPOCHS)})( float| frac)?$"),
         ("loss", "the formula of a loss: it is minimised",
          r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|trl|(info ?)?nce"

@@ -47,7 +47,7 @@ HELD_OUT = (
 )
 _SPLIT = re.compile(
     rf"(?:^|[ /])['\[(]*{HELD_OUT}(?:$|[ /\d\])'])|^{HELD_OUT}(?=loss|acc)"
-    rf"|^(?:va|vl|vld|dv|ho|tst|cv)[ /](?=\w)|{languages.HELD_OUT_NAMES}"
+    rf"|^(?:va|vl|vld|dv|ho|tst|te|ts|cv)[ /](?=\w)|{languages.HELD_OUT_NAMES}"
 )
 
 _OF_HELD_OUT = later(rf"^{HELD_OUT}[ /]+|[ /]+{HELD_OUT}$")
@@ -55,8 +55,14 @@ _OF_HELD_OUT = later(rf"^{HELD_OUT}[ /]+|[ /]+{HELD_OUT}$")
 
 _LONG_NUMBER = re.compile(r"(?<=\d)\d{2,}")
 """No pattern asks which digits these are, after the first: names that differ in nothing else are matched once."""
+_FEW = 64
+"""Tags of a run whose roles are kept for the next run that has the same."""
 _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
+
+
+_IN_CAPITALS = re.compile(r"(?<=[a-z][a-z])(?=[A-Z])|(?<=\b[TV][rsae])(?=(?:Loss|Acc)(?![a-z]))")
+"""Where a new word begins without a blank: ``trainLoss``, ``TrLoss``, ``VaAcc``."""
 
 
 @lru_cache(maxsize=65_536)
@@ -65,7 +71,7 @@ def plain_name(tag: str) -> str:
 
     Accents are left out.
     """
-    name = languages.without_accents(re.sub(r"(?<=[a-z][a-z])(?=[A-Z])", " ", tag).lower())
+    name = languages.without_accents(_IN_CAPITALS.sub(" ", tag).lower())
     return re.sub(r" ?/ ?", "/", re.sub(r"[\s_\-.:=]+", " ", name)).strip()
 
 
@@ -127,6 +133,29 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
 
     Beyond `role_of`: names that mean something only beside other tags, or only if their values fall.
     """
+    names = tuple(tags)
+    by_names = _roles_by_names(names) if len(names) <= _FEW else None
+    return {**by_names} if by_names is not None else _roles_of(names, values)
+
+
+class _ValuesNeededError(Exception):
+    """The names alone do not tell."""
+
+
+@lru_cache(maxsize=1024)
+def _roles_by_names(tags: tuple[str, ...]) -> dict[str, str | None] | None:
+    """The roles where the names tell them all, as many runs have the same; None where values have to be looked at."""
+
+    def refused(tag: str) -> NDArray[np.float64]:
+        raise _ValuesNeededError(tag)
+
+    try:
+        return _roles_of(tags, refused)
+    except _ValuesNeededError:
+        return None
+
+
+def _roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) -> dict[str, str | None]:
     roles = {tag: role_of(tag) for tag in tags}
     names = {tag: plain_name(tag) for tag in roles}
     known = {name: roles[tag] for tag, name in names.items()}
@@ -311,7 +340,7 @@ def _is_sum_of_parts(name: str, known: Collection[str]) -> bool:
 
 _WHOLE = re.compile(r"(loss|losses|lossfn|total|objective|sum)$")
 _BESIDE = re.compile(
-    r"(lm|avg|average|mean|running|batch|mini|step|epoch|iter|iteration|overall|smooth|smoothed|ema|current|value|fn"
+    r"(lm|avg|average|mean|actual|running|batch|mini|step|epoch|iter|iteration|overall|smooth|smoothed|ema|current|value|fn"
     r"|metrics?|opt|optim|reduced|global|train|training|trn|val|valid|validation|eval|evaluation|dev|test|combined"
     r"|final|full|weighted|unnamed)$"
 )

@@ -147,7 +147,7 @@ class LossPlateau(BaseDetector):
     def _broken_line(self, view: View, series: Series) -> tuple[int, str] | None:
         x = series.value
         n = len(x)
-        if n < 40 or x.min() <= 0:
+        if n < 40 or series.lowest <= 0:
             return None
         y = np.log(x)
         stride = max(1, n // 400)
@@ -280,18 +280,16 @@ class _BrokenLines:
 
     def __init__(self, t: NDArray[np.float64], kinks: NDArray[np.intp]) -> None:
         self.kinks = kinks
-        self.before = np.arange(len(t)) < kinks[:, None]
-        self.after = ~self.before
-        self.rows_after = self.after.sum(axis=1)
+        before = np.arange(len(t)) < kinks[:, None]
         u = t / t[kinks - 1, None]  # up to 1 before the kink, for a well-conditioned system
-        self.powers = np.stack([np.ones_like(u), u, u * u]) * self.before
-        self.products = np.einsum("ikn,jkn->kij", self.powers, self.powers)
+        parabola, _ = np.linalg.qr(np.stack([np.ones_like(u), u, u * u], axis=2) * before[..., None])
+        after = ~before / np.sqrt((~before).sum(axis=1, keepdims=True))
+        self.basis = np.concatenate([parabola, after[..., None]], axis=2)
+        """float64[kinks, n, 4]: orthonormal, so that the best fit needs no equations to be solved."""
 
     def errors(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
         """For each kink, the squared error of the best parabola before it and the best constant after it."""
-        parabola = np.linalg.solve(self.products, np.einsum("ikn,n->ki", self.powers, y)[..., None])
-        level = ((y * self.after).sum(axis=1) / self.rows_after)[:, None]
-        rest = y - np.where(self.before, np.einsum("ikn,ki->kn", self.powers, parabola[..., 0]), level)
+        rest = y - np.matmul(self.basis, np.matmul(y, self.basis)[..., None])[..., 0]
         return np.asarray((rest * rest).sum(axis=1))
 
 

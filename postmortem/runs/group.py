@@ -153,7 +153,7 @@ class Grouping:
         logs = Counter(file.path.parent for file in self.files if file.path.suffix == ".wandb")
         for file in self.files:
             folder = file.path.parent
-            inside = (folder, *folder.parents)
+            inside = (folder, *folder.parents) if {"wandb", "files"} & {*folder.parts} else ()
             wandb_run = next((p for p in inside if p.parent.name == "wandb" and WANDB_RUN.fullmatch(p.name)), None)
             wandb_run = wandb_run or next((p.parent for p in inside if p.name == "files" and logs[p.parent] == 1), None)
             home = wandb_run or self._home(file)

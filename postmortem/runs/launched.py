@@ -99,9 +99,9 @@ def only_script(
 def has_recipe(files: RunFiles, there: NamesIn | None = None) -> bool:
     """Whether a recipe.py lies in the run's folder or beside it."""
     folder = _folder(files)
-    beside = looked_at(folder / ".." / "recipe.py").is_file()  # also if that is a link
-    own = looked_at(folder / "recipe.py")
-    return beside or ((there or NamesIn()).may_hold(folder, own.name) and own.is_file())
+    beside = looked_at(os.path.join(folder, os.pardir, "recipe.py"))  # also if that is a link
+    own = looked_at(os.path.join(folder, "recipe.py"))
+    return os.path.isfile(beside) or ((there or NamesIn()).may_hold(folder, "recipe.py") and os.path.isfile(own))
 
 
 def _folder(files: RunFiles) -> Path:

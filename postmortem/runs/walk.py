@@ -196,7 +196,7 @@ def _head(path: Path, *, explicit: bool) -> bytes:
 
     Files of size 0 are not opened unless the user named them: below /proc such files wait for a reader for ever.
     """
-    if not explicit and not path.stat().st_size:
+    if not explicit and not os.stat(path).st_size:
         return b""
     with path.open("rb") as file:
         head = file.read(HEAD)
@@ -221,8 +221,10 @@ def _why_unknown(path: Path, head: bytes) -> str:
 
 def of_wandb_itself(path: Path) -> bool:
     """Whether `path` is W&B's own log, which is about its upload and not about the training, or a link to it."""
+    if not path.name.startswith("debug"):
+        return False
     inside_run = path.parent.name == "logs" and WANDB_RUN.fullmatch(path.parent.parent.name)
-    return path.name.startswith("debug") and bool(inside_run or path.parent.name == "wandb")
+    return bool(inside_run or path.parent.name == "wandb")
 
 
 def _is_a_log(path: Path) -> bool:

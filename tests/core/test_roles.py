@@ -46,6 +46,7 @@ _LISTS = {
     "val_loss": """
         nme | validation_nme | Error (MPJPE) | PA-MPJPE | val/wer | WER | test_cer |
         val/loss | val_loss | eval_loss | validation loss | Loss/val | val lm loss value | valid_loss | test/loss |
+        VaLoss | te_loss | ошибка валидации |
         valLoss | eval/loss | test_loss | Test Loss | test loss | validation_loss | validation/loss | dev_loss |
         Loss/test | val_total_loss | eval_total_loss | val_nll | valid_nll | val_mse | val_mae | val_rmse |
         eval_rmse | valid_0's binary_logloss | eval-logloss | validation_0-logloss | valid_1's l2_loss | test/mse |
@@ -112,13 +113,13 @@ _LISTS = {
         metrics/mAP_0.5 | metrics/mAP50-95(B) | metrics/precision | bbox_mAP | bbox_mAP_50 | bbox/AP50 | segm/AP |
         ValSpearman | val/srcc | Validate Acc@1 |
         val_acc | eval_accuracy | Accuracy/val | val/acc | valAcc | test_acc | Test Accuracy | val/acc_best |
-        val_f1 | val_auc | valid_accuracy | test/mAP | val/mIoU | eval_bleu | val/dice | 验证准确率 | test_acc1
+        VaAcc | val_f1 | val_auc | valid_accuracy | test/mAP | val/mIoU | eval_bleu | val/dice | 验证准确率 | test_acc1
     """,
     "perplexity": """
         ppl | perplexity | train_ppl
     """,
     "reward": """
-        reward_mean | rollout_ep_rew_mean | charts/episodic_return
+        Ep_r | reward_mean | rollout_ep_rew_mean | charts/episodic_return
     """,
     "epoch": """
         epoch | train/epoch

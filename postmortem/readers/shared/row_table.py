@@ -245,7 +245,7 @@ def finish(
     with np.errstate(invalid="ignore", over="ignore"):  # a damaged step may be infinite
         axis = (
             axis
-            or step_axis(columns, rank, torn=torn, dense=table.in_each_row())
+            or step_axis(columns, rank, torn=torn, dense=table.in_each_row)
             or epoch_axis(columns)
             or row_axis(len(table))
         )

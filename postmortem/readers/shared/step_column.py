@@ -13,7 +13,7 @@ from postmortem.core.distinct import distinct, occurrences, without
 from postmortem.core.stats import median
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -105,14 +105,14 @@ def step_axis(
     rank: NDArray[np.int16] | None = None,
     declared: Sequence[str] = (),
     torn: Sequence[int] = (),
-    dense: bool = False,
+    dense: Callable[[], bool] = bool,
 ) -> Axis | None:
     """The column that counts steps over the whole run, or a counter within epochs combined with the epoch.
 
     `columns` are float64[n], NaN if a row has no cell. `rank` int16[n] is the rank that wrote each row: every rank
     counts on its own. `declared` are columns that the writer declared as steps, asked first. `torn` are rows that are
-    pieced together from damaged lines: their cells count only between those of their neighbours. `dense`: a metric is
-    logged in most rows. Returns None if no column counts steps; try `epoch_axis` then.
+    pieced together from damaged lines: their cells count only between those of their neighbours. `dense()`: whether a
+    metric is logged in most rows. Returns None if no column counts steps; try `epoch_axis` then.
     """
     one_rank = rank is None or bool((rank == rank[:1]).all())
     candidates = [*(d for d in declared if d in columns), *counter_names(columns)]
@@ -126,7 +126,7 @@ def step_axis(
         column, wrong = _without_wrong(columns[name], torn)
         restarts = 0.5 if plain(name) in SURE or name in declared else 0.02
         if _covers(column, rows) and _counts(column, epochs, rank, restarts):
-            if dense and one_rank:
+            if one_rank and dense():
                 name, column, wrong = _finer(columns, torn, (name, column, wrong))
             return Axis(name, _filled_int(column), (name,), f"steps are taken from column {name!r}", wrong)
     for name in _named(columns, WITHIN_EPOCH):

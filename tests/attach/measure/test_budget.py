@@ -105,9 +105,7 @@ def test_a_fault_before_the_first_copy_says_what_would_help() -> None:
     assert "none is made before the first step has ended" in not_paid(0.01, copies)
     copies.earn(20.0)
     said = not_paid(0.01, copies)
-    assert (
-        "costs about 0.4 s of CPU time, is not made before the steps have taken 80 s, and they had taken 20 s" in said
-    )
+    assert "costs about 0.4 s of CPU time, is made once 80 s of steps count for it, and 20 s did" in said
     assert said.endswith(
         "about budget=0.04 would have paid it by now, and without a budget there is one from the first step on"
     )

@@ -169,30 +169,34 @@ class WrappedDict(Dialect):
 
 @dialect
 class TestReport(Dialect):
-    """The tutorials' ``Test Error:`` line, or ``📊 Evaluation Results:``, with the results indented below it."""
+    """The tutorials' ``Test Error:`` line, or ``📊 Evaluation Results:``, with the results indented below it; also
+    ``Train:`` and ``Valid:`` in a block of an epoch, each above rows such as ``loss  0.53``."""
 
     name = "test report"
     priority = 30
-    _result = re.compile(r"\s{1,8}[A-Z][A-Za-z ]{1,24}: ")
+    _result = re.compile(r"(?P<indent>\s{1,16})[A-Za-z][A-Za-z _]{1,24}(?:[:=] |\s{2,20}(?=[-+\d.n]))")
     content: ClassVar[re.Pattern[str] | None] = re.compile(
-        r"\s{1,8}[A-Z][A-Za-z ]{1,24}: "
-        r"|[^\w\s]{0,4}\s?(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
+        r"\s{1,16}[A-Za-z][A-Za-z _]{1,24}(?:[:=] |\s{2})"
+        r"|\s{0,12}[^\w\s]{0,4}\s?(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
     )
     _header = re.compile(
-        r"[^\w\s]{0,4}\s?(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$",
+        r"(?P<indent>\s{0,12})[^\w\s]{0,4}\s?(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?"
+        r"(?:[:.]| \.\.\.)\s*$",
         re.IGNORECASE,
     )
 
     def __init__(self) -> None:
-        self.header: dict[int, tuple[int, str]] = {}
+        self.header: dict[int, tuple[int, int, str]] = {}
+        """The last header of each rank: its line, how far it is indented, the split."""
 
     def parse(self, row: Row) -> Record | None:
-        line, split = self.header.get(row.rank, (-_REACH, ""))
-        if row.line - line < _REACH and self._result.match(row.text) and (record := mine(row.text)) and record.values:
+        line, indent, split = self.header.get(row.rank, (-_REACH, 0, ""))
+        found = self._result.match(row.text) if row.line - line < _REACH else None
+        if found and len(found["indent"]) > indent and (record := mine(row.text)) and record.values:
             record.split = split
             return record
         if len(row.text) < 40 and (match := self._header.match(row.text)) and match["split"].lower() in SPLITS:
-            self.header[row.rank] = (row.line, match["split"])
+            self.header[row.rank] = (row.line, len(match["indent"]), match["split"])
         return None
 
 

@@ -52,15 +52,33 @@ def again(draft: Draft, step: NDArray[np.int64]) -> NDArray[np.bool_]:
     if repeated:
         draft.skipped[Skip.REPEATED] = repeated
     if (flags & BAR).any():
-        slow = np.array([_carried_over(t) for t in tags], bool)
-        carried = 0
-        for a, b, _, of_b in _pairs_by_tag(rank, codes, cells, np.flatnonzero(slow[codes]), keep, len(tags)):
-            found = b[((flags[of_b] & BAR) > 0) & _equal(values[a], values[b]) & ~found_again[b]]
-            found_again[found] = True
-            carried += len(found)
-        if carried:
-            draft.skipped[Skip.CARRIED] = carried
+        carried = _carried(draft, found_again)
+        found_again[carried] = True
+        if len(carried):
+            draft.skipped[Skip.CARRIED] = len(carried)
     return found_again
+
+
+def _carried(draft: Draft, found_again: NDArray[np.bool_]) -> NDArray[Any]:
+    """The values that a bar only carries on from an evaluation before.
+
+    Where another score of an evaluation has changed in the same row, it was evaluated again, with an equal result.
+    """
+    rows, codes, cells, values, tags = draft.rows, draft.codes, draft.cells, draft.values, draft.tags
+    slow = np.array([_carried_over(t) for t in tags], bool)
+    evaluated = np.array([_of_evaluations(t) for t in tags], bool)
+    again = np.zeros(len(rows), bool)
+    found, owner = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
+    for a, b, _, of_b in _pairs_by_tag(rows["rank"], codes, cells, np.flatnonzero(slow[codes]), draft.keep, len(tags)):
+        in_bar, same = (rows["flags"][of_b] & BAR) > 0, _equal(values[a], values[b])
+        again[of_b[in_bar & ~same & evaluated[codes[b]]]] = True
+        mine = in_bar & same & ~found_again[b]
+        found.append(b[mine])
+        owner.append(of_b[mine])
+    same_again = np.concatenate(found)
+    anew = again[np.concatenate(owner)] & evaluated[codes[same_again]]
+    carried: NDArray[Any] = same_again[~anew]
+    return carried
 
 
 class _Twins:
@@ -200,9 +218,10 @@ def _rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_
 
 def _carried_over(tag: str) -> bool:
     """Whether a bar repeats this tag until the next evaluation or epoch."""
-    name = tag.lower()
-    return (
-        name.endswith("_epoch")
-        or (role_of(tag) or "").startswith("val_")
-        or any(w in name for w in ("val_", "valid", "eval", "test_", "val/"))
-    )
+    return tag.lower().endswith("_epoch") or _of_evaluations(tag)
+
+
+def _of_evaluations(tag: str) -> bool:
+    """Whether a tag is measured in an evaluation."""
+    held_out = (role_of(tag) or "").startswith("val_")
+    return held_out or any(w in tag.lower() for w in ("val_", "valid", "eval", "test_", "val/"))

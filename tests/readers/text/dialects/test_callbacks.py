@@ -309,3 +309,17 @@ def test_a_row_with_the_configuration_is_no_step(tmp_path: Path) -> None:
     found = points(tmp_path, "config: games/iter=200 lr=0.05->0.005 iters=80\n" + rows)
     assert [step for step, _ in found["valueLoss"]] == list(range(1, 8))
     assert len(found["lr"]) == 7
+
+
+def test_blocks_of_an_epoch_keep_their_splits_apart(tmp_path: Path) -> None:
+    """``Train:`` and ``Valid:`` stand above rows of the same names, a name and its number in each."""
+    block = "==== Epoch {e} ====\n    Train:\n        loss      {a:.4f}\n        accuracy  {c:.3f}\n"
+    block += "    Valid:\n        loss      {b:.4f}\n        accuracy  {c:.3f}\n"
+    text = "".join(block.format(e=e, a=2 / e, b=3 / e, c=1 - 0.7 / e) for e in range(1, 21))
+    (tmp_path / "train.log").write_text(text)
+    run = postmortem.load(tmp_path)
+    found = {role: run.frame[run.frame.tag == tag] for tag, role in run.roles.items()}
+    assert set(found) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    assert found["loss"].value.tolist() == [round(2 / e, 4) for e in range(1, 21)]
+    assert found["val_loss"].value.tolist() == [round(3 / e, 4) for e in range(1, 21)]
+    assert found["val_loss"].step.tolist() == list(range(1, 21))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import postmortem
 from postmortem.readers.text import read_text
 
 if TYPE_CHECKING:
@@ -72,3 +73,15 @@ def test_a_number_in_two_styles_is_read_once(tmp_path: Path) -> None:
         f"step {s} loss: {5 - s / 10:.2f} lr: 0.001\n[logger] step={s} | loss=%.4f\n" % (5 - s / 10) for s in range(30)
     )
     assert len(kept(tmp_path, rows, "loss")) == 30
+
+
+def test_an_equal_score_of_another_evaluation_is_a_point(tmp_path):
+    """The bar of each evaluation shows its loss, which moves, and a score that is 0 for a while."""
+    text = "".join(
+        f"Train Epoch {e}: 100%|██████████| 30/30 [00:04<00:00,  7.23it/s, Loss={2 / (e + 1):.4f}]\n"
+        f"Validate: 100%|██████████| 8/8 [00:00<00:00, 19.12it/s, val_loss={3 / (e + 1):.4f}, val_dice={e // 9 / 10}]\n"
+        for e in range(27)
+    )
+    (tmp_path / "train.log").write_text(text)
+    frame = postmortem.load(tmp_path).frame
+    assert [len(frame[frame.tag == tag]) for tag in ("Loss", "val_loss", "val_dice")] == [27, 27, 27]
