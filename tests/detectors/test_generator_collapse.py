@@ -59,7 +59,7 @@ def a_discriminator_at_the_clamp_of_its_cross_entropy(base):
 @quiet(GeneratorCollapse)
 def a_setting_in_capitals(base):
     """No letter of it stands for a discriminator, and no other for a generator."""
-    return base | {"DETECTIONS_PER_IMG": np.full(66, 100.0), "GAMMA": np.full(66, 100.0)}
+    return {"Loss_D": D, "Loss_G": G, "DETECTIONS_PER_IMG": np.full(66, 100.0), "GAMMA": np.full(66, 100.0)}
 
 
 @quiet(GeneratorCollapse)
