@@ -42,6 +42,9 @@ _SERVER = re.compile(
     r"|streamlit)[\\/]"
 )
 """Files of web servers, which answer a request that raises with an error and go on."""
+_INSTALLED = re.compile(
+    r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib(?:64)?[\\/]python[\d.]+[\\/]|[\\/]Lib[\\/]|^<frozen "
+)
 _MOST_FRAMES = 1000
 
 
@@ -117,8 +120,12 @@ class Block:
 
     @property
     def in_request(self) -> bool:
-        """Whether the stack begins where a web server handles a request: it ended that request, and not the program."""
-        return bool(self.frames) and _SERVER.search(self.frames[0].file) is not None
+        """Whether the stack begins where a web server handles a request: it ended that request, and not the program.
+
+        Not if it reaches the user's own code, which may train in a request.
+        """
+        begins = bool(self.frames) and _SERVER.search(self.frames[0].file) is not None
+        return begins and all(_INSTALLED.search(frame.file) for frame in self.frames)
 
     def add_frame(self, frame: Frame) -> None:
         """Appends a frame; of an endless recursion the innermost are kept."""

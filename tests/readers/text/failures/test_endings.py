@@ -505,15 +505,21 @@ def test_how_the_program_ended_as_a_tracker_knows(scan: Scan, how: str, ended: s
 
 
 @pytest.mark.parametrize(
-    ("file", "severity"), [("/lib/site-packages/tornado/web.py", "info"), ("/home/me/serve.py", "error")]
+    ("file", "own", "severity"),
+    [
+        ("/lib/site-packages/tornado/web.py", "/lib/site-packages/jupyter_server/services/handlers.py", "info"),
+        ("/lib/site-packages/uvicorn/protocols/http.py", "/home/me/train.py", "error"),
+        ("/home/me/serve.py", "/lib/site-packages/jupyter_server/services/handlers.py", "error"),
+    ],
 )
-def test_an_exception_of_a_request_does_not_end_the_server(scan: Scan, file: str, severity: str) -> None:
-    """A web server answers with an error and goes on: a notebook in which a model is trained logs such ones."""
+def test_an_exception_of_a_request_does_not_end_the_server(scan: Scan, file: str, own: str, severity: str) -> None:
+    """A web server answers with an error and goes on: a notebook in which a model is trained logs such ones. A request
+    that runs the user's own code may be the training."""
     request = f"""[E 2026-03-05 10:05:01.124 ServerApp] Uncaught exception GET /api/contents/x.ipynb (127.0.0.1)
     Traceback (most recent call last):
       File "{file}", line 1702, in _execute
         result = await result
-      File "/lib/site-packages/jupyter_server/services/contents/handlers.py", line 99, in get
+      File "{own}", line 99, in get
         model = await ensure_async(cm.get(path=path))
     OSError: [Errno 5] Input/output error: '/home/u/x.ipynb'
 """
