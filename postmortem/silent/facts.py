@@ -164,7 +164,8 @@ class LossComputed:
     name: of the function; "difference" for one that the program writes itself. trained: the prediction carries a
     gradient. prediction, target: shapes; for a difference, `target` is the shape of the difference. behind: autograd
     nodes that made the prediction, the last one first, without those that only change its shape. labels: how often each
-    class is in the target, if it holds classes. values: what was measured of the values, in some steps.
+    class is in the target, if it holds classes. values: what was measured of the values, in some steps. squeezed: the
+    prediction was [B, 1] before it was [B].
     """
 
     name: str
@@ -176,6 +177,7 @@ class LossComputed:
     labels: dict[str, int] = dataclasses.field(default_factory=dict)
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     at: Place | None = None
+    squeezed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +195,16 @@ class Normalised:
 
 @dataclass(frozen=True, slots=True)
 class ModeMatters:
-    """A module that does something else in training: dropout with this probability, or batch norm (0)."""
+    """A module that does something else in training: dropout with this probability, or batch norm (0).
+
+    unused: the running statistics of a batch norm are those that it was made with, as no batch went into them.
+    """
 
     module: int
     root: int
     dropout: float = 0.0
     made: Stack = ()
+    unused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

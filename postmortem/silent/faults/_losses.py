@@ -33,11 +33,11 @@ _LATE = 0.75
 
 def lines(look: Look, *names: str, values: bool = True) -> Iterator[list[LossComputed]]:
     """The losses of these functions that train, by line; those whose values were looked at. Raises NotChecked if no
-    line has enough."""
-    found: dict[tuple[str, Place | None], list[LossComputed]] = defaultdict(list)
+    line has enough. Several terms may be differences, told apart by what made their predictions."""
+    found: dict[tuple[str, Place | None, tuple[str, ...]], list[LossComputed]] = defaultdict(list)
     for loss in look.of(LossComputed):
         if loss.name in names and loss.trained and (loss.values or not values):
-            found[loss.name, loss.at].append(loss)
+            found[loss.name, loss.at, loss.behind if loss.name == "difference" else ()].append(loss)
     enough = [losses for losses in found.values() if len(losses) >= SEEN]
     if not enough:
         raise NotChecked(f"no suitable loss ({', '.join(names[:3])}) was seen {SEEN} times")

@@ -36,6 +36,27 @@ def sensitive(look: Look, root: int, *, training: bool, grad: bool) -> list[Mode
     return found
 
 
+def stuck_parts(look: Look) -> dict[int, list[ModeMatters]]:
+    """Parts that are in eval mode all along, though their parameters are trained: the outermost module of each -> its
+    batch norms, whose running statistics are those that they were made with. A batch norm that was put into eval mode
+    alone is none: that is how one is kept as it is."""
+    trained = {r.module for r in look.of(ModuleRan) if r.training}
+    stuck = {r.module for r in look.of(ModuleRan) if r.grad and not r.training} - trained
+    parts = [m for m in look.modules.values() if m.module in stuck]
+    found: dict[int, list[ModeMatters]] = {}
+    for root in {m.root for m in parts}:
+        for norm in sensitive(look, root, training=False, grad=True):
+            name = look.modules[norm.module].name if norm.module in look.modules else ""
+            above = [m for m in parts if m.root == root and m.module != norm.module and _holds(m.name, name)]
+            if norm.unused and norm.module in stuck and above:
+                found.setdefault(min(above, key=lambda m: len(m.name)).module, []).append(norm)
+    return found
+
+
+def _holds(outer: str, inner: str) -> bool:
+    return not outer or inner.startswith(f"{outer}.")
+
+
 def said(modules: list[ModeMatters]) -> str:
     """`2 dropouts (p=0.5) and 1 batch norm`."""
     rates = sorted({m.dropout for m in modules if m.dropout})

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from postmortem.silent import changes
 from postmortem.silent.facts import Backward, EvalCalled, Forward
 from postmortem.silent.faults import BaseFault, NotChecked, _seen, fault
-from postmortem.silent.faults._modes import said, sensitive, trained_roots
+from postmortem.silent.faults._modes import said, sensitive, stuck_parts, trained_roots
 from postmortem.silent.faults._words import count
 from postmortem.silent.trials import Trial
 
@@ -27,6 +27,8 @@ class EvalModeLeftOn(BaseFault):
 
     How it is found: from some step on, a model whose parameters an optimizer trains runs in eval mode before each
     backward pass; it contains dropout, or batch norm with trained parameters, and these modules ran in eval mode too.
+    Or a part of it ran in eval mode only, its parameters are trained, and the running statistics of its batch norms are
+    the zeros and ones they were made with.
 
     Not blamed: models without such modules; a model in training mode with only its batch norms in eval mode; batch
     norms with frozen parameters; models that are in eval mode only for some forward passes of a step.
@@ -54,6 +56,7 @@ class EvalModeLeftOn(BaseFault):
     def blames(self, look: Look) -> Iterator[Blame]:
         if not look.stepped or len(cycles := list(look.cycles(look.busiest))) < _STEPS:
             raise NotChecked(f"fewer than {_STEPS} steps were seen")
+        parts = stuck_parts(look)
         for root in sorted(trained_roots(look)):
             modes = [(c, mode) for c in cycles if (mode := _training(c, root)) is not None]
             first = next((i for i, (_, training) in enumerate(modes) if not training), len(modes))
@@ -69,6 +72,18 @@ class EvalModeLeftOn(BaseFault):
                 confirm="print model.training before each forward pass, and train once with model.train() there",
                 steps=len(after),
                 since=began,
+            )
+            parts.pop(root, None)
+        for part, norms in sorted(parts.items()):
+            module = look.modules[part]
+            whole = module.name or f"the {module.type}"
+            name = module.name or "model"
+            yield self.blame(
+                _line(look, part, look.steps),
+                f"{whole} ran in eval mode in every step although its parameters are trained, and the running "
+                f"statistics of its {said(norms)} are still those they were made with, mean 0 and variance 1",
+                confirm=f"print {name}.training before each forward pass, and train once with {name}.train() there",
+                norms=len(norms),
             )
 
 

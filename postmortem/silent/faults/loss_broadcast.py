@@ -30,8 +30,8 @@ class LossBroadcast(BaseFault):
     prediction with every target: the best possible answer is the mean of all targets.
 
     How it is found: at each step, the two shapes broadcast to more elements than either has, or a difference that
-    involves a prediction [B, 1] has the shape [B, B]; also in the program's own formulas, such as a Gaussian
-    likelihood.
+    involves a prediction [B, 1], or one that was squeezed from it to [B], has the shape [B, B]; also in the program's
+    own formulas, such as a Gaussian likelihood.
 
     Not blamed: shapes with the same number of dimensions, as in losses over all pairs; a target with a single value for
     all; shapes that broadcast to that of the prediction.
@@ -74,7 +74,8 @@ class LossBroadcast(BaseFault):
 def _grows(loss: LossComputed) -> bool:
     one, other = loss.prediction, loss.target or ()
     if loss.name == "difference":  # the shape of what came out
-        return len(one) == 2 and one[1] == 1 and other == (one[0], one[0])
+        column = (len(one) == 2 and one[1] == 1) or (len(one) == 1 and loss.squeezed)
+        return column and one[0] > 1 and other == (one[0], one[0])
     return len(one) != len(other) and prod(_together(loss)) > max(prod(one), prod(other))
 
 

@@ -47,6 +47,55 @@ def from_the_start() -> str:
     return loop("validate()", "pass")
 
 
+PARTS = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    x, y = torch.randn(240, 4), torch.randint(0, 3, (240,))
+    body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+    {before}
+    body.eval()
+    with torch.no_grad():
+        features = body(x[:1]).shape[1]
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = body, nn.Linear(features, 3)
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    {after}
+    for part in torch.arange(240).split(10):
+        loss = nn.functional.cross_entropy(model(x[part]), y[part])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@blamed(EvalModeLeftOn, at="body.eval()")
+def a_part_after_a_pass_for_its_size() -> str:
+    return PARTS.format(before="pass", after="pass")
+
+
+@quiet(EvalModeLeftOn)
+def a_part_that_is_put_back() -> str:
+    return PARTS.format(before="pass", after="model.train()")
+
+
+@quiet(EvalModeLeftOn)
+def a_trained_part_that_keeps_the_statistics_it_has() -> str:
+    """Fine-tuning with the statistics of a larger data set."""
+    return PARTS.format(before="body(x)", after="pass")
+
+
 @quiet(EvalModeLeftOn)
 def back_to_training_in_each_epoch() -> str:
     return loop("validate()")

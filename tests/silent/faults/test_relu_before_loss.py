@@ -44,6 +44,13 @@ def a_difference_of_ones_own() -> str:
 
 
 @blamed(ReluBeforeLoss, at="loss = ")
+def a_term_of_the_loss() -> str:
+    """As of an autoencoder: the squares of a sample are summed, and another term is added."""
+    loss = "(pred - x[part]).pow(2).sum(1).mean() + 0.1 * model[0].weight.pow(2).sum()"
+    return loop("nn.Sigmoid()", "x", loss, 4)
+
+
+@blamed(ReluBeforeLoss, at="loss = ")
 def a_sigmoid_before_cross_entropy() -> str:
     return loop("nn.Sigmoid()", "(x[:, 0] > 0).long() + (x[:, 1] > 0).long()", "F.cross_entropy(pred, y[part])", 3)
 

@@ -39,6 +39,8 @@ _LABELS = 1 << 16
 _CLASSES = 64
 _FORMULA = 64
 """So many operations of a formula of the program's own are looked at."""
+_TERMS = 16
+"""So many terms of a loss are looked at."""
 _BY_ELEMENT = {"Add", "Sub", "Rsub", "Mul", "Div", "Pow", "Abs", "Neg", "Exp", "Log", "Sqrt", "Square", "Log1P", "Cosh"}
 _BY_ELEMENT |= {"Maximum", "Minimum", "Where", "Clamp", "ClampMin", "Relu", "Softplus", "LogSigmoid", "Huber"}
 _RECENT = 64
@@ -98,9 +100,12 @@ class Losses(Watcher):
         )
 
     def before_backward(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        """A mean or sum of squares or absolutes of a difference."""
-        for node in nodes_behind(tensors[0].grad_fn, 1) if len(tensors) == 1 else ():
-            even = _next(node) if name_of(node) in ("Mean", "Sum") else None
+        """A mean or sum of squares or absolutes of a difference, alone or as a term of the loss."""
+        for node in _terms(tensors[0].grad_fn) if len(tensors) == 1 else ():
+            even = node
+            while even is not None and name_of(even) in ("Mean", "Sum"):  # of the pixels of a sample, then of samples
+                even = _next(even)
+            even = None if even is node else even
             difference = _next(even) if even is not None and name_of(even) in ("Pow", "Abs") else None
             if self._known(node) or (even is not None and self._known(even)):
                 continue
@@ -152,11 +157,31 @@ class Losses(Watcher):
         if limits is not None and self.recorder.sampled and known and 0 < error.numel() <= _ELEMENTS:
             target = prediction - error if side == 0 else prediction + error
             values = _values("difference", prediction.cpu(), target.cpu(), limits)
-        told = [name_of(n) for n in nodes]
         # what the difference has grown to is what is known of the shape of the target
+        made_of, squeezed = tuple(name_of(n) for n in nodes), _squeezed(made, of)
+        steps = self.recorder.steps
         self.recorder.add(
-            LossComputed("difference", self.recorder.steps, True, of, shape, tuple(told), {}, values, place())
+            LossComputed("difference", steps, True, of, shape, made_of, {}, values, place(), squeezed=squeezed)
         )
+
+
+def _terms(node: Any) -> list[Any]:
+    """The nodes whose results, each times a number, the loss is the sum of: without those that only change a shape."""
+    found: list[Any] = []
+    waiting = nodes_behind(node, 1)
+    while waiting and len(found) < _TERMS:
+        term = waiting.pop()
+        if name_of(term) in ("Add", "Sub", "Mul", "Div", "Neg") and shape_of(term) == ():
+            waiting += [each for n, _ in term.next_functions if n is not None for each in nodes_behind(n, 1)]
+        else:
+            found.append(term)
+    return found
+
+
+def _squeezed(made: Any, of: tuple[int, ...]) -> bool:
+    """Whether a prediction [B] was a column [B, 1] before."""
+    given = [(n, k) for n, k in made.next_functions if n is not None]
+    return name_of(made) == "Squeeze" and len(given) == 1 and shape_of(*given[0]) == (*of, 1)
 
 
 def _next(node: Any) -> Any:

@@ -54,7 +54,8 @@ class Modes(Watcher):
         probability, statistics = _probability(module), isinstance(module, _BatchNorm) and module.track_running_stats
         if probability or statistics:
             root = self.recorder.modules.of(running[0])[0]
-            self.recorder.add(ModeMatters(number, root, probability, self._made.get(module, ())))
+            made = self._made.get(module, ())
+            self.recorder.add(ModeMatters(number, root, probability, made, bool(statistics) and _unused(module)))
 
     def _dropout(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not self._running or isinstance(self._running[-1], _DropoutNd):
@@ -71,6 +72,14 @@ class Modes(Watcher):
                     number, self.recorder.steps, float(probability), training, root.training, self.recorder.grad, at
                 )
             )
+
+
+def _unused(norm: torch.nn.Module) -> bool:
+    """Whether the running statistics are as they were made: 0 and 1."""
+    mean, variance = norm.running_mean, norm.running_var
+    if not isinstance(mean, torch.Tensor) or not isinstance(variance, torch.Tensor):
+        return False
+    return not mean.any() and bool(torch.eq(variance, 1).all())
 
 
 def _probability(module: torch.nn.Module) -> float:
