@@ -111,7 +111,7 @@ _PARTS = later(
     r"|pde|bc|ic|data|phys\w*|policy|value|commit\w*|contrast\w*|distill?|kd|align\w*|smooth\w*|fea\w*|sim|nll|td|mtp"
 )
 """Last words of tags that may be parts of a loss beside a `total`."""
-_MINIMISED = later(r"(\w+ )?objective( value)?|obj fn|unnamed number( \d+)?|(\w+ )?err(or)?")
+_MINIMISED = later(r"(\w+ )?objective( value)?|obj fn|unnamed number( \d+)?|(?!td )(\w+ )?err(or)?")
 """Last words of tags that are minimised if their values fall."""
 _RATES = later(languages.BARE_RATES)
 """Names that mean the learning rate where no other is logged and the values may be ones."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from postmortem.silent.faults.train_validation_leak import TrainValidationLeak
 from tests.silent.faults.cases import blamed, quiet
 
@@ -279,3 +281,15 @@ def short_words_that_are_alike_by_chance() -> str:
     """Training samples equal one another as often."""
     inputs = "torch.arange(8) + torch.randint(-20, 14, (240, 1))"
     return loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[200:], y[200:]", f"{inputs}.float()")
+
+
+def test_tokens_have_no_distance() -> None:
+    """A text that differs from another in one letter is no copy that was changed a little."""
+    torch = pytest.importorskip("torch")
+    from postmortem.silent.observe.watchers.overlaps import _near
+
+    numbers = torch.randint(0, 60, (40, 64), generator=torch.Generator().manual_seed(0))
+    changed = numbers[:10].clone()
+    changed[:, 5] += 1
+    assert _near(list(changed.float()), list(numbers.float())) == 10
+    assert _near(list(changed), list(numbers)) == 0

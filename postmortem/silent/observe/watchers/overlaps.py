@@ -123,9 +123,11 @@ def _bytes(row: torch.Tensor) -> bytes:
 
 
 def _near(evaluated: list[torch.Tensor], trained: list[torch.Tensor]) -> int:
-    """How many samples are copies that were changed a little."""
+    """How many samples are copies that were changed a little; numbers of tokens or categories have no distance."""
     samples = [*evaluated, *trained]
     if not evaluated or not trained or len({s.shape for s in samples}) > 1 or samples[0].numel() < _WIDTH:
+        return 0
+    if not samples[0].is_floating_point():
         return 0
     one, other = torch.stack(evaluated).float(), torch.stack(trained).float()
     scale = other.std(0).clamp(min=1e-12)
