@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Series:
     """One quantity of one rank over the surviving steps.
 
@@ -33,8 +34,6 @@ class Series:
     value: NDArray[np.float64]
     wall_time: NDArray[np.float64]
     epoch: NDArray[np.int64] | None = None
-    _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was worked out of the arrays, as several detectors ask for the same."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -52,52 +51,39 @@ class Series:
     @property
     def finite(self) -> Series:
         """The same series without its non-finite points; itself where it has none."""
-        if "finite" not in self._known:
-            found = self.take(np.isfinite(self.value))
-            found._known["finite"] = None  # no cycle is to keep the arrays in memory
-            if found is not self:
-                self._known["finite"] = found
-        found = self._known["finite"]
-        return self if found is None else found
+        return self if self._finite is None else self._finite
 
-    @property
+    @cached_property
+    def _finite(self) -> Series | None:
+        """None where it is the series itself: no cycle is to keep the arrays in memory."""
+        found = self.take(np.isfinite(self.value))
+        return None if found is self else found
+
+    @cached_property
     def lowest(self) -> float:
         """The lowest value; NaN if one is NaN, or there is none."""
-        if "lowest" not in self._known:
-            self._known["lowest"] = float(self.value.min()) if len(self.value) else math.nan
-        lowest: float = self._known["lowest"]
-        return lowest
+        return float(self.value.min()) if len(self.value) else math.nan
 
-    @property
+    @cached_property
     def highest(self) -> float:
         """The highest value; NaN if one is NaN, or there is none."""
-        if "highest" not in self._known:
-            self._known["highest"] = float(self.value.max()) if len(self.value) else math.nan
-        highest: float = self._known["highest"]
-        return highest
+        return float(self.value.max()) if len(self.value) else math.nan
 
-    @property
+    @cached_property
     def climb(self) -> float:
         """How many times as high as the lowest value before it a value gets; infinity where not all are above zero.
 
         No value is farther above the level before it, whatever is meant by its level: where this is small, nothing
         jumps.
         """
-        if "climb" not in self._known:
-            above_zero = self.lowest > 0 and math.isfinite(self.highest)
-            self._known["climb"] = (
-                float((self.value / np.minimum.accumulate(self.value)).max()) if above_zero else math.inf
-            )
-        climb: float = self._known["climb"]
-        return climb
+        if not self.lowest > 0 or not math.isfinite(self.highest):
+            return math.inf
+        return float((self.value / np.minimum.accumulate(self.value)).max())
 
-    @property
+    @cached_property
     def timed(self) -> bool:
         """Whether it is known of any point when it was logged."""
-        if "timed" not in self._known:
-            self._known["timed"] = bool(np.isfinite(self.wall_time).any())
-        timed: bool = self._known["timed"]
-        return timed
+        return bool(np.isfinite(self.wall_time).any())
 
     def thinned(self, most: int) -> Series:
         """At most about `most` points with the same outline: lowest, highest and first non-finite of each bucket."""
